@@ -1,0 +1,50 @@
+# Every target sets up .venv by itself, once, and again when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+WORKERS ?= 2
+CELLS ?= 2000
+BENCH ?= --memory
+DEMO ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check-all bench format lint clean
+
+help:                ## this list
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1|/' | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
+
+demo: $(READY)       ## train a small recurrent net before your eyes, then test its memory (DEMO="--seed 1" passes options on)
+	$(BIN)/python examples/01_memory.py $(DEMO)
+
+test: lint           ## format, lint, types, import directions, tests
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check-all: lint      ## the same with the slow tests and CELLS=2000 random cells
+	LEPORELLO_CELLS=$(CELLS) $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --timeout 7200
+
+bench: $(READY)      ## measure time and memory beside a plain loop (BENCH="--cases 'LSTM*'" passes options on)
+	PYTHONPATH=. $(BIN)/python -m benchmarks $(BENCH)
+
+format: $(READY)     ## put code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY)       ## what make test does before the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+clean:               ## remove .venv and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+# torch comes first and alone, so that its build is chosen by the constraint and by nothing else.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	@touch $@

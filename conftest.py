@@ -1,0 +1,25 @@
+"""What every test starts from: the same random numbers, and one torch thread per worker where several run."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+import leporello as lp
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict[str, object]) -> None:
+    """Examples in docstrings may use `lp`, `torch` and `nn` without importing them."""
+    doctest_namespace.update(lp=lp, torch=torch, nn=nn)

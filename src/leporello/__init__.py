@@ -1,0 +1,34 @@
+"""Leporello: write the step of a recurrence once; fold it, unfold it, run it, differentiate it."""
+
+from leporello import errors
+from leporello.cells import (
+    GRU,
+    LSTM,
+    RNN,
+    Elman,
+    ElmanJordan,
+    IndRNN,
+    Jordan,
+    LayerNormLSTM,
+    Leaky,
+    MinGRU,
+    PeepholeLSTM,
+    Perceptron,
+    TimeDelay,
+    ZoneoutLSTM,
+)
+from leporello.gradient import Full
+from leporello.loop.cell import Cell
+from leporello.loop.loop import Loop
+from leporello.loop.naming import named
+from leporello.loop.state import detach, rows, to
+from leporello.modules.bidirectional import Bidirectional
+from leporello.modules.check import GradientReport, check_gradients
+from leporello.modules.feedback import Feedback
+from leporello.modules.fold import fold
+from leporello.modules.layers import Layers
+from leporello.modules.record import record
+from leporello.modules.recurrent import Recurrent
+from leporello.modules.resets import resets_after
+from leporello.modules.stack import Stack
+from leporello.modules.summary import Summary

@@ -1,0 +1,126 @@
+"""`Plan`: a Loop made ready for an engine, with its gradient prepared when it is first asked for.
+
+Knows which program runs a sweep and what passes between the sweeps; knows nothing of cells or arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from leporello.engine import stepwise
+from leporello.loop.draft import Draft
+from leporello.loop.function import function_of
+from leporello.loop.loop import Loop
+from leporello.loop.part import part
+from leporello.loop.port import Port
+from leporello.rewrite.differentiate import differentiate
+from leporello.rewrite.prune import prune
+from leporello.rewrite.save import Saved, save
+
+Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """A loop with its program: what an engine runs."""
+
+    loop: Loop
+    program: stepwise.Program
+
+    @staticmethod
+    def of(loop: Loop) -> Sweep:
+        return Sweep(loop, stepwise.program(loop.split()))
+
+    def run(
+        self, values: Values, length: int, batch: int, befores: dict[str, str] | None = None
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        split = self.program.split
+        asked = {
+            state: next(
+                node
+                for port, node in zip(split.loop.outputs, split.loop.results, strict=True)
+                if (port.kind, port.name) == ("sequence", name)
+            )
+            for state, name in (befores or {}).items()
+        }
+        given = [values[port.kind, port.name] for port in split.loop.inputs]
+        return stepwise.run(self.program, given, length, batch, asked)
+
+
+@dataclass(eq=False)
+class Plan:
+    """A loop, ready to run and to be differentiated.
+
+    loop     the loop, with the rewrites of the call applied
+    wanted   for each input whether its gradient is asked for
+    rewrite  from the backward loop to the one that is run: the gradient method's part
+    """
+
+    loop: Loop
+    wanted: tuple[bool, ...]
+    rewrite: Callable[[Loop], Loop] = field(default=lambda loop: loop)
+
+    @cached_property
+    def step(self) -> Callable[..., Any]:
+        """One step of the whole graph, for the engine `reference`."""
+        return function_of(self.loop.graph)
+
+    @cached_property
+    def parted(self) -> Loop:
+        return part(self.loop)
+
+    @cached_property
+    def plain(self) -> Sweep:
+        """The forward sweep when no gradient is asked for: nothing is saved."""
+        return Sweep.of(self.parted)
+
+    @cached_property
+    def gradient(self) -> Loop:
+        """The backward loop that computes again all it needs of the forward values."""
+        return self.rewrite(differentiate(self.parted, self.wanted))
+
+    @cached_property
+    def saved(self) -> Saved:
+        return save(self.parted, self.gradient, self.leaving)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """States whose initial value gets a gradient."""
+        return tuple(p.name for p, w in zip(self.loop.inputs, self.wanted, strict=True) if p.kind == "state" and w)
+
+    @cached_property
+    def forward(self) -> Sweep:
+        """The forward sweep that keeps what the backward sweep reads."""
+        return Sweep.of(self.saved.forward)
+
+    @cached_property
+    def backward(self) -> Sweep:
+        return Sweep.of(self.saved.backward)
+
+    @cached_property
+    def recording(self) -> Plan:
+        """The same loop with the states each step finds as outputs: for gradients of gradients."""
+        draft = Draft(self.parted)
+        for port, node in list(draft.inputs):
+            if port.kind == "state":
+                before = Port("sequence", f"before.{port.name}", port.shape, port.dtype, port.device)
+                draft.outputs.append((before, node))
+        return Plan(draft.close(), self.wanted)
+
+    @cached_property
+    def again(self) -> dict[tuple[bool, ...], Plan]:
+        """Plans of the backward loop as a loop of its own, by the gradients asked of it."""
+        return {}
+
+    def pure_backward(self, needs: Callable[[Port], bool]) -> Plan:
+        """The backward loop, to be differentiated again."""
+        loop = prune(self.gradient, self.leaving)
+        wanted = tuple(needs(port) for port in loop.inputs)
+        if wanted not in self.again:
+            self.again[wanted] = Plan(loop, wanted)
+        return self.again[wanted]

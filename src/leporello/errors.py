@@ -1,0 +1,66 @@
+"""Every exception of the library, each in one form: what is wrong, then where, what came, what was expected, what to do.
+
+Knows nothing of loops or tensors: whoever raises one passes the words.
+"""
+
+from __future__ import annotations
+
+
+class LeporelloError(Exception):
+    """The base of all errors raised here: one sentence, then aligned lines of detail.
+
+    >>> print(LeporelloError("the state 'h' changes", cell="Leaky", tries="return it as it came"))
+    the state 'h' changes
+      cell  Leaky
+      try   return it as it came
+    """
+
+    def __init__(self, what: str, **details: object) -> None:
+        names = {name: name.replace("_", " ") if name != "tries" else "try" for name in details}
+        width = max((len(name) for name in names.values()), default=0)
+        lines = [
+            f"  {names[name]:<{width}}  {str(value).replace(chr(10), chr(10) + ' ' * (width + 4))}"
+            for name, value in details.items()
+            if value is not None
+        ]
+        super().__init__("\n".join([what, *lines]))
+
+
+class ArgumentError(LeporelloError, ValueError):
+    """An argument of a call has the wrong shape, type or value."""
+
+
+class StateMismatch(LeporelloError, ValueError):
+    """A state leaf has another shape, dtype or structure than it should have."""
+
+
+class MissingState(LeporelloError, ValueError):
+    """A cell that declares no state was called without one."""
+
+
+class NotOneStep(LeporelloError, ValueError):
+    """A cell was called with a whole sequence."""
+
+
+class UntraceableStep(LeporelloError, TypeError):
+    """A step does what no graph can hold: control flow on data, hidden tensors, writes to buffers, hooks."""
+
+
+class RowsMeet(LeporelloError, ValueError):
+    """Rows of a batch influence each other, and the engine asked for needs them apart."""
+
+
+class DeviceMismatch(LeporelloError, ValueError):
+    """Parameters and inputs lie on different devices."""
+
+
+class EngineRefusal(LeporelloError, ValueError):
+    """A named engine cannot run this loop."""
+
+
+class GradientMismatch(LeporelloError, AssertionError):
+    """`check_gradients` found an engine that differs from the plain loop."""
+
+
+class FileMismatch(LeporelloError, ValueError):
+    """A file holds the parameters of another network, or none."""

@@ -1,0 +1,120 @@
+"""`Cell`: a module that is one step, with its state declared once.
+
+Knows one step; knows nothing of sequences, tracing or engines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.errors import ArgumentError, NotOneStep
+from leporello.loop.state import Tree, batch_of, described, leaves_of, state_of
+
+
+class Cell(nn.Module):
+    """One step of a recurrence: `forward(x, state) -> (output, next state)`.
+
+    The state is declared once, its leaves with their sizes (or shapes) without the batch axis. One leaf is passed as a
+    tensor, several as a named tuple:
+
+    >>> class Leaky(Cell):
+    ...     def __init__(self, inputs, hidden):
+    ...         super().__init__(h=hidden)
+    ...         self.U, self.W = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden)
+    ...     def forward(self, x, h):
+    ...         h = 0.9 * h + 0.1 * torch.tanh(self.U(x) + self.W(h))
+    ...         return h, h
+    >>> Leaky(3, 4).initial_state(batch=2).shape
+    torch.Size([2, 4])
+
+    learned   the initial state is a parameter per leaf (zeros at first) instead of zeros
+    leaves    name=size or name=(sizes...) for each state leaf
+
+    A cell with a feedback delay names that leaf in `feedback`, and may define `feed(output)`: what is fed back. The
+    leaf then carries feed(output), or the true value where a step is forced.
+    """
+
+    feedback: str | None = None
+
+    def __init__(self, *, learned: bool = False, **leaves: int | tuple[int, ...]) -> None:
+        super().__init__()
+        self.leaves = {name: _shape(name, size) for name, size in leaves.items()}
+        self.initial = nn.ParameterDict()
+        if learned:
+            for name, shape in self.leaves.items():
+                self.initial[name] = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        raise NotImplementedError(f"{type(self).__name__} needs forward(x, state) -> (output, next state)")
+
+    def feed(self, output: Any) -> Any:
+        """What is fed back of an output; the output itself unless a cell says otherwise."""
+        return output
+
+    def initial_state(
+        self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Tree:
+        """The state before the first step: zeros, or the learned initial state, for `batch` rows."""
+        home = next((p for p in self.parameters() if p.is_floating_point() or p.is_complex()), None)
+        device = device or (home.device if home is not None else None)
+        dtype = dtype or (home.dtype if home is not None else None)
+        values = [
+            self.initial[name].to(device=device, dtype=dtype).expand(batch, *shape)
+            if name in self.initial
+            else torch.zeros(batch, *shape, device=device, dtype=dtype)
+            for name, shape in self.leaves.items()
+        ]
+        return state_of(list(self.leaves), values)
+
+    def state_names(self) -> list[str]:
+        """The names of the state's leaves, in the order of the tree."""
+        return list(self.leaves)
+
+    def feedback_leaf(self) -> str | None:
+        """The name of the state leaf that carries what is fed back, None for a cell without feedback."""
+        return self.feedback
+
+    def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> Any:
+        if state is None and self.state_names():
+            state = self.initial_state(batch_of(x) or 1, **_home_of(x))
+        _refuse_sequence(self, x, state)
+        return super().__call__(x, state, *args, **options)
+
+
+def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    if not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ArgumentError(
+            f"the state leaf '{name}' has no valid size.",
+            came=repr(size),
+            expected="a positive integer, or a tuple of them, without the batch axis",
+        )
+    return shape
+
+
+def _home_of(x: Any) -> dict[str, Any]:
+    """Device and dtype of an input, without the dtype if it holds integers."""
+    for leaf in leaves_of(x):
+        if isinstance(leaf, Tensor):
+            floats = leaf.is_floating_point() or leaf.is_complex()
+            return {"device": leaf.device, "dtype": leaf.dtype if floats else None}
+    return {}
+
+
+def _refuse_sequence(cell: Cell, x: Any, state: Any) -> None:
+    """A sequence has the batch on its second axis: where the state's batch stands there and not in front, say so."""
+    lead = next((leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor)), None)
+    batch = batch_of(state)
+    if lead is None or lead.dim() < 2:
+        return
+    too_deep = lead.dim() > 2 and isinstance(getattr(cell, "inputs", None), int)
+    if too_deep or (lead.dim() > 2 and batch is not None and lead.shape[0] != batch and lead.shape[1] == batch):
+        raise NotOneStep(
+            f"{type(cell).__name__} was called with a whole sequence; this is one step.",
+            came=f"an input {described(lead)}",
+            expected="the input of one step, [batch, features]",
+            tries="wrap it in lp.Recurrent(cell) and call that with the sequence",
+        )

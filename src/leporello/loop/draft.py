@@ -1,0 +1,105 @@
+"""`Draft`: a Loop opened for writing. A rewrite opens one, adds inputs, operators and outputs, and closes it again.
+
+Knows how to keep a graph and its ports in step; knows nothing of what a rewrite wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from leporello.loop.port import Port
+
+if TYPE_CHECKING:
+    from leporello.loop.family import Family
+    from leporello.loop.loop import Loop
+
+
+class Draft:
+    """A copy of a Loop's graph that can be changed.
+
+    inputs, outputs   port and node, in order; edit `outputs` freely, add inputs with `add_input`
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.origin = loop
+        self.graph, copies = copied(loop.graph)
+        self.copies = copies
+        self.family = loop.family
+        self.rows = next(iter(self.graph.nodes))
+        self.inputs = list(zip(loop.inputs, [copies[node] for node in loop.placeholders], strict=True))
+        self.outputs = list(zip(loop.outputs, [copies[node] for node in loop.results], strict=True))
+        self.graph.erase_node(self.graph.output_node())
+
+    def input(self, kind: str, name: str) -> fx.Node:
+        return next(node for port, node in self.inputs if (port.kind, port.name) == (kind, name))
+
+    def output(self, kind: str, name: str) -> fx.Node:
+        return next(node for port, node in self.outputs if (port.kind, port.name) == (kind, name))
+
+    def set_output(self, kind: str, name: str, node: fx.Node) -> None:
+        self.outputs = [
+            (port, node if (port.kind, port.name) == (kind, name) else old) for port, old in self.outputs
+        ]
+
+    def replace(self, node: fx.Node, instead: fx.Node) -> None:
+        """Use another value wherever this one is used, as a result too."""
+        node.replace_all_uses_with(instead, delete_user_cb=lambda user: user is not instead)
+        self.outputs = [(port, instead if old is node else old) for port, old in self.outputs]
+
+    def add_input(self, port: Port) -> fx.Node:
+        """A new placeholder behind the others."""
+        last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
+        with self.graph.inserting_after(last):
+            node = self.graph.placeholder(port.name.replace(".", "_"))
+        node.meta["val"] = self.family.tensor(port.shape, port.dtype, port.device, rows=port.rows)
+        node.meta["label"] = port.name
+        self.inputs.append((port, node))
+        return node
+
+    def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
+        """A new operator at the place of insertion (the end, unless inside `before` or `after`)."""
+        return call(self.graph, self.family, target, *args, **options)
+
+    def before(self, node: fx.Node) -> Any:
+        return self.graph.inserting_before(node)
+
+    def after_inputs(self) -> Any:
+        """Insert in front of the first operator."""
+        last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
+        return self.graph.inserting_before(last.next)
+
+    def spread(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        """A [rows] value with as many axes of size one behind it as `like` has features."""
+        for _ in range(like.meta["val"].dim() - 1):
+            node = self.call(torch.ops.aten.unsqueeze.default, node, -1)
+        return node
+
+    def close(self, **changes: Any) -> Loop:
+        """The Loop again, without what no output needs."""
+        self.graph.output(tuple(node for _, node in self.outputs))
+        self.graph.eliminate_dead_code()
+        self.graph.lint()
+        inputs, outputs = (tuple(port for port, _ in side) for side in (self.inputs, self.outputs))
+        return replace(self.origin, graph=self.graph, inputs=inputs, outputs=outputs, **changes)
+
+
+def copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """A graph's copy, and each node's counterpart in it."""
+    copy, counterparts = fx.Graph(), {}
+    for node in graph.nodes:
+        counterparts[node] = copy.node_copy(node, counterparts.__getitem__)
+    return copy, counterparts
+
+
+def call(graph: fx.Graph, family: Family, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
+    """A new operator in a graph, with the shape of its value."""
+    node = graph.call_function(target, args, options)
+    values = fx.map_arg((args, options), lambda arg: arg.meta["val"])
+    with family.active(), torch.no_grad():
+        node.meta["val"] = target(*values[0], **values[1])
+    return node

@@ -1,0 +1,161 @@
+"""Random numbers as inputs: each random operator of a step becomes a function of a uniform or normal draw.
+
+Knows the random operators of ATen; knows nothing of graphs. The same table serves the trace (draws are placeholders)
+and the replay of a plain loop (draws are given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leporello.errors import UntraceableStep
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one random operator asks for: a distribution and a full shape."""
+
+    distribution: str  # "uniform" on [0, 1), or "normal"
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def fresh(draw: Draw) -> Tensor:
+    """New random numbers from torch's generator."""
+    make = torch.rand if draw.distribution == "uniform" else torch.randn
+    return make(draw.shape, dtype=draw.dtype, device=draw.device)
+
+
+def _dropout(draw: Tensor, x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    keep = draw < 1 - p  # as bernoulli(1 - p) has it, which dropout is made of elsewhere
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return x * keep * scale, keep
+
+
+def _uniform(draw: Tensor, x: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
+    return draw * (high - low) + low
+
+
+def _normal(draw: Tensor, x: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+    return draw * std + mean
+
+
+def _bernoulli(draw: Tensor, x: Tensor, p: Any = None, **_: Any) -> Tensor:
+    return (draw < (x if p is None else p)).to(x.dtype)
+
+
+def _exponential(draw: Tensor, x: Tensor, rate: float = 1.0, **_: Any) -> Tensor:
+    return -torch.log1p(-draw) / rate
+
+
+def _multinomial(draw: Tensor, weights: Tensor, count: int, replacement: bool = False, **_: Any) -> Tensor:
+    if count != 1:
+        raise UntraceableStep(
+            "torch.multinomial inside a step can take one sample only.", came=f"{count} samples", expected="1"
+        )
+    return (weights / -torch.log1p(-draw)).argmax(-1, keepdim=True)  # the first of competing exponential clocks
+
+
+def _integers(draw: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
+    return (draw * (high - low)).floor().to(dtype) + low
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a random operator reads a draw: its distribution, whose shape it has, and the function."""
+
+    distribution: str
+    value: Callable[..., Any]
+    in_place: bool = False
+
+
+_like = Rule("uniform", lambda draw, x, **_: draw)
+_like_normal = Rule("normal", lambda draw, x, **_: draw)
+
+RULES: dict[Any, Rule] = {
+    aten.rand.default: _like,
+    aten.rand_like.default: _like,
+    aten.randn.default: _like_normal,
+    aten.randn_like.default: _like_normal,
+    aten.randint.default: Rule("uniform", lambda draw, high, size, **k: _integers(draw, 0, high, _integer(k))),
+    aten.randint.low: Rule("uniform", lambda draw, low, high, size, **k: _integers(draw, low, high, _integer(k))),
+    aten.randint_like.default: Rule("uniform", lambda draw, x, high, **_: _integers(draw, 0, high, x.dtype)),
+    aten.randint_like.low_dtype: Rule("uniform", lambda draw, x, low, high, **_: _integers(draw, low, high, x.dtype)),
+    aten.bernoulli.default: Rule("uniform", _bernoulli),
+    aten.bernoulli.p: Rule("uniform", _bernoulli),
+    aten.bernoulli_.float: Rule("uniform", lambda draw, x, p=0.5, **_: _bernoulli(draw, x, p), in_place=True),
+    aten.bernoulli_.Tensor: Rule("uniform", _bernoulli, in_place=True),
+    aten.native_dropout.default: Rule("uniform", _dropout),
+    aten.uniform.default: Rule("uniform", _uniform),
+    aten.uniform_.default: Rule("uniform", _uniform, in_place=True),
+    aten.normal_.default: Rule("normal", _normal, in_place=True),
+    aten.normal.Tensor_float: Rule("normal", lambda draw, mean, std=1.0, **_: draw * std + mean),
+    aten.normal.float_Tensor: Rule("normal", lambda draw, mean, std, **_: draw * std + mean),
+    aten.normal.Tensor_Tensor: Rule("normal", lambda draw, mean, std, **_: draw * std + mean),
+    aten.exponential_.default: Rule("uniform", _exponential, in_place=True),
+    aten.multinomial.default: Rule("uniform", _multinomial),
+}
+
+
+def _integer(options: dict[str, Any]) -> torch.dtype:
+    return options.get("dtype") or torch.int64
+
+
+class Drawing(TorchDispatchMode):
+    """While active, random operators take their numbers from `source(draw)` instead of a generator.
+
+    Operators under `torch.no_grad()` are detached, so that a graph made meanwhile still knows that no gradient passes.
+    """
+
+    def __init__(self, source: Callable[[Draw], Tensor]) -> None:
+        super().__init__()
+        self.source = source
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = RULES.get(func)
+        if rule is None and torch.Tag.nondeterministic_seeded in func.tags:
+            raise UntraceableStep(
+                f"the step draws random numbers in a way that is not known: {func}.",
+                tries="draw with torch.rand_like, randn_like, bernoulli, normal or dropout and compute from that",
+            )
+        value = func(*args, **kwargs) if rule is None else _drawn(rule, self.source, func, args, kwargs)
+        if not torch.is_grad_enabled() and isinstance(value, Tensor) and func is not aten.detach.default:
+            return value.detach()
+        return value
+
+
+def _drawn(rule: Rule, source: Callable[[Draw], Tensor], func: Any, args: Any, kwargs: Any) -> Any:
+    with torch._C.DisableTorchFunction():
+        like = _like_what(func, args, kwargs)
+        value = rule.value(source(Draw(rule.distribution, *like)), *args, **kwargs)
+        return args[0].copy_(value) if rule.in_place else value
+
+
+def _like_what(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], torch.dtype, torch.device]:
+    """Shape, dtype and device of the random numbers an operator needs."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    if tensors:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors)) if len(tensors) > 1 else tensors[0].shape
+        dtype = kwargs.get("dtype") or tensors[0].dtype
+        device = tensors[0].device
+    else:
+        shape = next(arg for arg in args if isinstance(arg, (list, tuple)))
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        device = torch.device(kwargs.get("device") or "cpu")
+    return tuple(shape), dtype if dtype.is_floating_point else torch.float32, device
+
+
+def replay(draws: Sequence[Tensor]) -> Drawing:
+    """Take the given numbers, in the order in which the step asks for them."""
+    waiting: Iterator[Tensor] = iter(draws)
+    return Drawing(lambda draw: next(waiting))

@@ -1,0 +1,107 @@
+"""`Loop`: the graph of one step, whose states pass through delays. The one object everything else rewrites, views or runs.
+
+Knows its graph, what goes in and what comes out; knows nothing of cells, engines or derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from leporello.loop.family import Family
+from leporello.loop.port import Port
+from leporello.loop.split import Split, split
+from leporello.loop.text import text_of
+from leporello.loop.unfold import Unfolding, unfold
+
+@dataclass(frozen=True)
+class Signature:
+    """How the user's trees map to ports: the structures of input, state and output, and where invariants live."""
+
+    inputs: Any  # pytree specs
+    state: Any
+    outputs: Any
+    present: tuple[bool, ...] = ()  # which leaves of the output are not None
+    home: nn.Module | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """The graph of one step with its delays.
+
+    graph      an fx.Graph of ATen operators: the placeholder `rows`, one placeholder per input, one result per output
+    inputs     sequences, invariants, draws and states, in the order of the placeholders
+    outputs    sequences, states and totals, in the order of the results; states pair with input states by name
+    reverse    whether time runs backwards
+    constants  values of invariants that belong to the step itself
+    meets      why rows of the batch influence each other, None if they do not
+    """
+
+    name: str
+    graph: fx.Graph
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    family: Family
+    reverse: bool = False
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    meets: str | None = None
+    signature: Signature | None = None
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        """One per input, without the number of rows."""
+        return [node for node in self.graph.nodes if node.op == "placeholder"][1:]
+
+    @property
+    def results(self) -> list[fx.Node]:
+        """One per output."""
+        return list(self.graph.output_node().args[0])  # type: ignore[arg-type]
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """The operators of one step, in an order in which they can run."""
+        return [node for node in self.graph.nodes if node.op == "call_function"]
+
+    @property
+    def decides_by_rows(self) -> bool:
+        """Whether it was traced for one number of rows only."""
+        return self.meets is not None and bool(self.family.guarded())
+
+    @property
+    def parameters(self) -> dict[str, Tensor | None]:
+        """The invariants by name, with their present values where the loop knows its module."""
+        return {port.name: self.invariant(port.name) for port in self.inputs if port.kind == "invariant"}
+
+    @property
+    def delays(self) -> dict[str, tuple[fx.Node, fx.Node]]:
+        """For each state leaf the value that enters its delay and the one that leaves it, a step later."""
+        into = {port.name: node for port, node in zip(self.outputs, self.results, strict=True) if port.kind == "state"}
+        out = {port.name: node for port, node in zip(self.inputs, self.placeholders, strict=True) if port.kind == "state"}
+        return {name: (into[name], node) for name, node in out.items()}
+
+    def invariant(self, name: str) -> Tensor | None:
+        """The present value of an invariant: a constant, or a parameter or buffer of the module."""
+        if name in self.constants:
+            return self.constants[name]
+        if self.signature is None or self.signature.home is None:
+            return None
+        path, _, leaf = name.rpartition(".")
+        return getattr(self.signature.home.get_submodule(path), leaf, None)
+
+    def split(self) -> Split:
+        """Part it into stages: what must run step by step, and what can run on all steps at once."""
+        return split(self)
+
+    def unfold(self, steps: int) -> Unfolding:
+        """The acyclic graph of so many steps: a copy of each operator per step, every parameter once."""
+        return unfold(self, steps)
+
+    def text(self) -> str:
+        """The loop as text, one line a value; `leporello.loop.text.loop_from` reads it back."""
+        return text_of(self)
+
+    def replace(self, **changes: Any) -> Loop:
+        return replace(self, **changes)

@@ -1,0 +1,109 @@
+"""Do rows of a batch influence each other? Engines other than `reference` need them apart.
+
+Known shortcoming: a dependence that vanishes for the present parameters (a gain of zero) is not seen by the test.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.loop.function import function_of
+
+if TYPE_CHECKING:
+    from leporello.loop.loop import Loop
+
+_ROWS = 3
+_TOLERANCE = {  # relative to the largest value: products of one row and of three are summed in another order
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 1e-3,
+    torch.complex64: 1e-3,
+    torch.bfloat16: 5e-2,
+    torch.float16: 1e-2,
+}
+
+
+def why_rows_meet(
+    loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
+) -> str | None:
+    """The reason in a sentence, None if rows stay apart."""
+    guards = loop.family.guarded()
+    if guards:
+        return f"the step decides by the number of rows in the batch ({guards[0]})"
+    used = _row_count_as_number(loop)
+    if used:
+        return f"the number of rows in the batch is used as a number in {used}"
+    return _differs_alone(loop, sequences, states)
+
+
+def _row_count_as_number(loop: Loop) -> str | None:
+    """An operator that takes the number of rows for a value instead of a size."""
+    counts = {next(iter(loop.graph.nodes))}
+    for node in loop.nodes:
+        taken = counts & set(node.all_input_nodes)
+        if not taken:
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload):
+            if node.target in (operator.add, operator.mul, operator.sub, operator.floordiv):
+                counts.add(node)
+                continue
+            return str(node.target)
+        for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
+            if "SymInt" not in str(argument.type) and "int" not in str(argument.type) and _holds(given, taken):
+                return str(node.target)
+    return None
+
+
+def _holds(given: Any, wanted: set[fx.Node]) -> bool:
+    found: list[bool] = []
+    fx.map_arg(given, lambda node: found.append(node in wanted))
+    return any(found)
+
+
+@torch.no_grad()
+def _differs_alone(
+    loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
+) -> str | None:
+    """Run three rows together and each alone, on random numbers (integers as they came), and compare."""
+    if any(port.kind == "invariant" and loop.invariant(port.name) is None for port in loop.inputs):
+        return None
+    examples = {("sequence", name): leaf for name, leaf in sequences} | {("state", name): leaf for name, leaf in states}
+    values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
+    step = function_of(loop.graph)
+    with torch.autocast(_device(values), enabled=False):
+        together = step(_ROWS, *values)
+        for row in range(_ROWS):
+            own = [value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)]
+            for port, all_rows, alone in zip(loop.outputs, together, step(1, *own), strict=True):
+                if not _close(all_rows[row : row + 1], alone):
+                    return f"'{port.name}' of a row changes with the other rows of the batch"
+    return None
+
+
+def _device(values: Sequence[Tensor]) -> str:
+    return values[0].device.type if values else "cpu"
+
+
+def _example(loop: Loop, port: Any, given: Tensor | None) -> Tensor:
+    if port.kind == "invariant":
+        return loop.invariant(port.name)  # type: ignore[return-value]
+    numbers = torch.Generator().manual_seed(len(port.name))
+    size = (_ROWS, *port.shape)
+    if given is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
+        return given.detach()[torch.arange(_ROWS) % given.shape[0]]
+    make = torch.rand if port.distribution == "uniform" else torch.randn
+    wide = torch.complex128 if port.dtype.is_complex else torch.float64
+    return make(size, generator=numbers, dtype=wide).to(port.device, port.dtype)
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    tolerance = _TOLERANCE.get(one.dtype)
+    if tolerance is None:
+        return bool((one == other).all())
+    scale = one.detach().abs().nan_to_num(0, 0, 0).max().item() if one.numel() else 1.0
+    return torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(scale, 1e-30), equal_nan=True)

@@ -1,0 +1,150 @@
+"""`split`: a Loop as stages, what must run step by step apart from what can run on all steps at once.
+
+The graph with its delay edges is condensed into strongly connected components. A component with a cycle is an inside;
+everything else runs on all steps at once, as late as it can, with length x batch rows in the place of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from leporello.loop.classes import Class, classes, is_part
+from leporello.loop.components import components
+from leporello.loop.draft import Draft
+from leporello.loop.part import part
+from leporello.loop.stages import Split, Stage
+from leporello.loop.writer import Writer
+
+if TYPE_CHECKING:
+    from leporello.loop.loop import Loop
+
+Classes = dict[fx.Node, Class]
+Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have even numbers
+
+
+def split(loop: Loop) -> Split:
+    """Part a loop into stages: what runs step by step, and what runs on all steps at once."""
+    loop = _one_result_each(part(loop))
+    kinds = classes(loop)
+    order = _ordered(loop, kinds)
+    return Split(loop=loop, stages=_stages(loop, kinds, order, _placed(loop, kinds, order)), classes=kinds)
+
+
+def states_on_cycles(loop: Loop) -> set[str]:
+    """The states whose delay closes a cycle; the others are constant, or a mere shift."""
+    cyclic = {node for component in _ordered(loop, classes(loop)) if len(component) > 1 for node in component}
+    return {name for name, (_, out) in loop.delays.items() if out in cyclic}
+
+
+def _one_result_each(loop: Loop) -> Loop:
+    """Operators that compute several gradients become one operator per gradient, so that each can find its own stage."""
+    draft = Draft(loop)
+    for node in list(draft.graph.nodes):
+        if node.op != "call_function" or not _masked(node):
+            continue
+        for taken in list(node.users):
+            mask = [index == taken.args[1] for index in range(len(node.args[-1]))]
+            with draft.before(taken):
+                alone = draft.call(node.target, *node.args[:-1], mask)
+            taken.replace_input_with(node, alone)
+    return draft.close()
+
+
+def _masked(node: fx.Node) -> bool:
+    """Whether its last argument says which of its several results to compute."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and bool(target._schema.arguments)
+        and target._schema.arguments[-1].name == "output_mask"
+        and sum(bool(asked) for asked in node.args[-1]) > 1  # type: ignore[union-attr,misc]
+    )
+
+
+def _ordered(loop: Loop, kinds: Classes) -> list[list[fx.Node]]:
+    """Components of what varies, each after what it depends on; a state depends on what enters its delay."""
+    varying = [node for node, kind in kinds.items() if kind is Class.VARYING]
+    before = {node: list(node.all_input_nodes) for node in varying}
+    for into, out in loop.delays.values():
+        if out in before:
+            before[out].append(into)
+    return components(varying, {node: [s for s in found if kinds[s] is Class.VARYING] for node, found in before.items()})
+
+
+def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:
+    """The stage of each varying value: insides in their order, the rest at once and as late as can be."""
+    insides = [component for component in order if len(component) > 1]
+    place = {node: 2 * index + 1 for index, component in enumerate(insides) for node in component}
+    leaving: dict[fx.Node, list[fx.Node]] = {}
+    for into, out in loop.delays.values():
+        leaving.setdefault(into, []).append(out)
+    for component in reversed(order):
+        node = component[0]
+        if node not in place:
+            limits = [place[user] // 2 * 2 for user in [*node.users, *leaving.get(node, ())] if user in place]
+            place[node] = min(limits, default=2 * len(insides))
+    for node in loop.nodes:  # one of several results is found where its operator is
+        if is_part(node) and node in place:
+            place[node] = place[node.args[0]]  # type: ignore[index]
+    for port, node in zip(loop.inputs, loop.placeholders, strict=True):
+        if port.kind != "state":
+            place.pop(node, None)  # sequences are there from the beginning
+    return place
+
+
+def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:
+    insides = sum(len(component) > 1 for component in order)
+    once, finish = Writer("once", loop, kinds), Writer("finish", loop, kinds)
+    timed = [Writer("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
+    rank = {node: index for index, node in enumerate(loop.graph.nodes)}
+    for component in order:
+        for node in sorted(component, key=rank.__getitem__):
+            if node in place:
+                timed[place[node]].compute(node)
+    for node in loop.nodes:
+        if kinds[node] is Class.REDUCED:
+            home = next((writer for writer in timed if is_part(node) and writer.has(node.args[0])), None)  # type: ignore[arg-type]
+            (home or timed[_when_complete(node, place)]).compute(node)
+    _write_results(loop, kinds, place, once, timed, finish)
+    _write_what_is_read(kinds, place, once, timed, finish)
+    stages = [writer.stage() for writer in (once, *timed, finish)]
+    return tuple(stage for stage in stages if stage.kind == "inside" or stage.writes)
+
+
+def _when_complete(node: fx.Node, place: Places) -> int:
+    """The first at-once stage at which all that a sum over rows needs is there."""
+    return (max((place[source] for source in node.all_input_nodes if source in place), default=0) + 1) // 2 * 2
+
+
+def _write_results(
+    loop: Loop, kinds: Classes, place: Places, once: Writer, timed: list[Writer], finish: Writer
+) -> None:
+    """Whoever computes a result of the loop writes it."""
+    for port, node in zip(loop.outputs, loop.results, strict=True):
+        if port.kind == "state" and place.get(loop.delays[port.name][1], 0) % 2:
+            continue  # an inside hands on its own states
+        if node in place:
+            timed[place[node]].write(node)
+        elif kinds[node] is Class.REDUCED:
+            next(writer for writer in timed if writer.has(node)).write(node)
+        elif port.kind == "total" and not port.rows:
+            finish.write(node)
+        elif port.kind == "state":
+            once.write(node)
+        elif kinds[node] is not Class.VARYING:
+            timed[-1].write(node)  # the same at every step: spread over all rows at the end
+
+
+def _write_what_is_read(kinds: Classes, place: Places, once: Writer, timed: list[Writer], finish: Writer) -> None:
+    """Every value that a stage reads is written by the one that computes it."""
+    for writer in (finish, *timed):
+        for node in writer.reads:
+            if node in place and not writer.has_initial(node):
+                timed[place[node]].write(node)
+            elif kinds[node] is Class.REDUCED:
+                next(writer for writer in timed if writer.has(node)).write(node)
+            elif kinds[node] in (Class.FIXED, Class.TIMELESS) and node.op != "placeholder":
+                once.write(node)

@@ -1,0 +1,110 @@
+"""`Stage` and `Split`: the records a split makes and an engine runs.
+
+Knows what each stage reads and writes; knows nothing of how stages are found or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, fx
+
+from leporello.loop.classes import Class
+
+if TYPE_CHECKING:
+    from leporello.loop.loop import Loop
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Part of a split.
+
+    kind     "once": a call's beginning, from invariants; "at once": all steps together, with length x batch rows;
+             "inside": step by step; "finish": a call's end, from totals
+    graph    placeholders: the number of rows, then `reads`; results: for an inside the next states, then `writes`
+    reads    values of the loop's graph that come from elsewhere
+    writes   values that others need
+    states   for an inside the states on its cycle; elsewhere the states that are a mere shift by one step
+    """
+
+    kind: Literal["once", "at once", "inside", "finish"]
+    graph: fx.Graph
+    reads: tuple[fx.Node, ...]
+    writes: tuple[fx.Node, ...]
+    states: tuple[str, ...] = ()
+
+    @property
+    def operators(self) -> list[str]:
+        """The names of what runs here, in order."""
+        return [_spelt(node) for node in self.graph.nodes if node.op == "call_function"]
+
+    def products(self) -> list[str]:
+        """The invariants that are multiplied here, by name."""
+        names = []
+        for node in self.graph.nodes:
+            if node.op == "call_function" and "mm" in _spelt(node):
+                names += [_origin(source) for source in node.all_input_nodes if source.meta["class"] is Class.FIXED]
+        return names
+
+
+def _spelt(node: fx.Node) -> str:
+    target = node.target
+    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__  # type: ignore[union-attr]
+
+
+def _origin(node: fx.Node) -> str:
+    return node.meta.get("origin") or node.meta.get("label") or node.name
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A loop as a list of stages; each runs when those before it have.
+
+    loop      the loop whose graph the stages' reads and writes are values of
+    stages    in order: once, then at-once stages and insides in turn, then finish (empty ones left out)
+    classes   the class of each value
+    """
+
+    loop: Loop
+    stages: tuple[Stage, ...]
+    classes: Mapping[fx.Node, Class]
+
+    @property
+    def insides(self) -> list[Stage]:
+        return [stage for stage in self.stages if stage.kind == "inside"]
+
+    @property
+    def parallel(self) -> bool:
+        """Whether no step waits for another."""
+        return not self.insides
+
+    @property
+    def inside(self) -> Stage | None:
+        """The one inside, None if there is none or several."""
+        return self.insides[0] if len(self.insides) == 1 else None
+
+    @property
+    def before(self) -> Stage | None:
+        """What runs on all steps at once before the one inside."""
+        return self._beside(-1)
+
+    @property
+    def after(self) -> Stage | None:
+        """What runs on all steps at once after the one inside."""
+        return self._beside(+1)
+
+    def _beside(self, way: int) -> Stage | None:
+        if self.inside is None:
+            return None
+        place = self.stages.index(self.inside) + way
+        stage = self.stages[place] if 0 <= place < len(self.stages) else None
+        return stage if stage is not None and stage.kind == "at once" else None
+
+
+def shift(value: Tensor, initial: Tensor, reverse: bool) -> Tensor:
+    """A sequence one step later, on flat rows: the initial rows, then all steps but the last."""
+    batch = initial.shape[0]
+    return torch.cat([value[batch:], initial]) if reverse else torch.cat([initial, value[: value.shape[0] - batch]])

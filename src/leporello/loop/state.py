@@ -1,0 +1,132 @@
+"""Structures of tensors: states, inputs and outputs as trees of leaves, and the names of those leaves.
+
+Knows trees and names; knows nothing of cells or time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () has no leaf
+
+
+@functools.lru_cache(maxsize=None)
+def state_type(names: tuple[str, ...]) -> type:
+    """The named tuple of a state with these leaves; the same names give the same type, and it can be pickled."""
+    made = namedtuple("State", names)  # type: ignore[misc]
+    made.__reduce__ = lambda self: (_rebuilt, (names, tuple(self)))  # type: ignore[method-assign,assignment]
+    return made
+
+
+def _rebuilt(names: tuple[str, ...], values: tuple) -> Any:
+    return state_type(names)(*values)
+
+
+def state_of(names: Sequence[str], values: Sequence[Any]) -> Tree:
+    """One leaf is passed as a tensor, several as a named tuple, none as ()."""
+    if len(values) == 1:
+        return values[0]
+    return state_type(tuple(names))(*values) if values else ()
+
+
+def leaves_of(tree: Tree) -> list[Any]:
+    return pytree.tree_leaves(tree)
+
+
+def leaf_names(tree: Tree, root: str) -> list[str]:
+    """Keys and fields joined by dots; a bare leaf has the root's name; a tuple's leaves carry an index behind it.
+
+    >>> leaf_names({"a": 1, "b": (2, 3)}, "state")
+    ['a', 'b.0', 'b.1']
+    >>> leaf_names((1, 2), "state")
+    ['state0', 'state1']
+    """
+    names = []
+    for path, _ in pytree.tree_flatten_with_path(tree)[0]:
+        keys = [_key(entry) for entry in path]
+        if not keys:
+            names.append(root)
+        elif keys[0].isdigit():
+            names.append(".".join([root + keys[0], *keys[1:]]))
+        else:
+            names.append(".".join(keys))
+    return names
+
+
+def _key(entry: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def map_leaves(function: Callable[[Tensor], Any], state: Tree) -> Tree:
+    """The same structure with the function of each leaf."""
+    return pytree.tree_map(function, state)
+
+
+def detach(state: Tree) -> Tree:
+    """The state without its history: what truncated training hands from one window to the next."""
+    return map_leaves(lambda leaf: leaf.detach(), state)
+
+
+def rows(state: Tree, index: Any) -> Tree:
+    """Some rows of a batch of states: `index` is whatever indexes the first axis (a slice, a mask, row numbers)."""
+    if isinstance(index, int):
+        index = [index]
+    return map_leaves(lambda leaf: leaf[index], state)
+
+
+def to(state: Tree, *args: Any, **options: Any) -> Tree:
+    """The state on another device or in another dtype; the arguments are those of `torch.Tensor.to`."""
+    return map_leaves(lambda leaf: leaf.to(*args, **options), state)
+
+
+def batch_of(tree: Tree) -> int | None:
+    """The size of the first axis of the first leaf, None without leaves."""
+    for leaf in leaves_of(tree):
+        if isinstance(leaf, Tensor) and leaf.dim():
+            return leaf.shape[0]
+    return None
+
+
+def same_structure(given: Tree, wanted: Tree) -> Tree | None:
+    """The given tree with the wanted one's structure, None if they do not fit; a plain tuple or list passes for a named tuple."""
+    leaves, spec = pytree.tree_flatten(given)
+    wanted_leaves, wanted_spec = pytree.tree_flatten(wanted)
+    if spec == wanted_spec:
+        return given
+    if len(leaves) != len(wanted_leaves) or _shape_of(given) != _shape_of(wanted):
+        return None
+    return pytree.tree_unflatten(leaves, wanted_spec)
+
+
+def _shape_of(tree: Tree) -> Any:
+    """The nesting of a tree, sequences of every kind alike."""
+    if isinstance(tree, dict):
+        return {key: _shape_of(value) for key, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        return tuple(_shape_of(value) for value in tree)
+    return None
+
+
+def described(tree: Tree) -> str:
+    """A tree in the user's words: `(float32 [3, 4], int64 [3])`."""
+    if isinstance(tree, Tensor):
+        return f"{dtype_name(tree.dtype)} {list(tree.shape)}"
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key}: {described(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, (tuple, list)):
+        return "(" + ", ".join(described(value) for value in tree) + ("," if len(tree) == 1 else "") + ")"
+    return type(tree).__name__ if tree is not None else "None"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

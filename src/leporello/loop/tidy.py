@@ -1,0 +1,84 @@
+"""`tidy`: what make_fx leaves in a graph and a Loop does not need.
+
+Constants become placeholders, writes back to inputs go, slices that take everything and copies onto fresh memory
+become what they stand for. Knows ATen spellings; knows nothing of cells.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.loop.draft import call
+from leporello.loop.family import Family
+from leporello.loop.stop import stop
+
+aten = torch.ops.aten
+
+
+def tidy(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, Tensor]:
+    """Clean a fresh graph in place; give the constants it holds, now placeholders behind the others."""
+    constants = _constants_as_placeholders(graph, module, family)
+    for node in list(graph.nodes):
+        instead = _stands_for(graph, node, family)
+        if instead is not None:
+            node.replace_all_uses_with(instead)
+            graph.erase_node(node)
+        elif node.target is aten.detach.default:
+            node.target = stop
+        elif node.target is aten.copy_.default:
+            node.replace_all_uses_with(node.args[1])
+            graph.erase_node(node)
+    return constants
+
+
+def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, Tensor]:
+    constants: dict[str, Tensor] = {}
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        value = getattr(module, node.target)
+        value = getattr(value, "constant", None) if hasattr(value, "fake_mode") else value
+        name = f"constant{len(constants)}"
+        constants[name] = value.detach()
+        with graph.inserting_after(last):
+            last = graph.placeholder(name)
+        last.meta["val"] = family.tensor(value.shape, value.dtype, value.device, rows=False)
+        node.replace_all_uses_with(last)
+        graph.erase_node(node)
+    return constants
+
+
+def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:
+    """The value a node merely repeats, None if it does something."""
+    if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default):
+        return node.args[0]
+    if node.target is aten.slice.Tensor and _takes_everything(node):
+        return node.args[0]
+    if node.target is aten.slice_scatter.default and _takes_everything(node):
+        return node.args[1]
+    if node.target is aten.copy.default:
+        return _copied(graph, node, family)
+    return None
+
+
+def _takes_everything(node: fx.Node) -> bool:
+    given = node.args[1:] if node.target is aten.slice.Tensor else node.args[2:]
+    axis, start, end, step = (*given, *(0, None, None, 1)[len(given) :])
+    size = node.args[0].meta["val"].shape[axis]  # type: ignore[union-attr]
+    beyond = isinstance(end, int) and (end == sys.maxsize or (isinstance(size, int) and end >= size))
+    return start in (0, None) and (end is None or beyond) and step == 1
+
+
+def _copied(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node:
+    """A copy onto memory of known shape and dtype is its source, spread and cast."""
+    onto, source = node.args[:2]
+    wanted, value = onto.meta["val"], source.meta["val"]
+    with graph.inserting_before(node):
+        if value.dtype != wanted.dtype:
+            source = call(graph, family, aten._to_copy.default, source, dtype=wanted.dtype)
+        if value.dim() != wanted.dim() or any(a is not b and a != b for a, b in zip(value.shape, wanted.shape)):
+            source = call(graph, family, aten.expand_as.default, source, onto)
+    return source

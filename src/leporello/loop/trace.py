@@ -1,0 +1,236 @@
+"""`trace`: a cell and the input of one step become a Loop.
+
+The batch is one symbol, so one trace serves every batch and, with length x batch rows, all steps at once. Random
+operators become draws, in-place operators are made pure, values keep the user's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from leporello.loop.draft import copied
+from leporello.loop.draws import Draw, Drawing, replay
+from leporello.loop.family import Family
+from leporello.loop.loop import Loop, Signature
+from leporello.loop.names import label_all
+from leporello.loop.port import Port
+from leporello.loop.refusals import (
+    refuse_before,
+    refuse_buffer_writes,
+    refuse_mixed_rows,
+    refuse_shared_draws,
+    refuse_states,
+    translated,
+)
+from leporello.loop.rowwise import why_rows_meet
+from leporello.loop.state import Tree, leaf_names
+from leporello.loop.step import names_heard, place_of, state_names, take
+from leporello.loop.tidy import tidy
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """Everything one step reads, flat, with names."""
+
+    sequences: list[tuple[str, Tensor]]
+    invariants: list[tuple[str, Tensor]]
+    states: list[tuple[str, Tensor]]
+    present: list[bool]  # which leaves of the input are not None
+    input_spec: Any
+    state_spec: Any
+
+
+def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> Loop:
+    """The Loop of a cell, from the input and the state of one step.
+
+    x, state   trees of tensors whose first axis is the batch; only shapes, dtypes and devices matter, but for one
+               numerical test that rows of the batch do not influence each other
+    rows       the number of rows, for a step that decides by it; such a trace serves that number only
+    """
+    leaves = _flat(cell, x, state)
+    refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
+    family = Family(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], imagined=rows)
+    with translated(cell, leaves.sequences), _same_autocast():
+        draws = _draws_wanted(cell, leaves, family)
+        graph, outputs, ports = _graph(cell, leaves, draws, family)
+    loop = _loop(cell, leaves, family, graph, outputs, ports)
+    return loop.replace(meets=why_rows_meet(loop, leaves.sequences, leaves.states))
+
+
+def _flat(cell: nn.Module, x: Tree, state: Tree) -> _Leaves:
+    x_leaves, input_spec = pytree.tree_flatten(x)
+    state_leaves, state_spec = pytree.tree_flatten(state)
+    names = leaf_names(x, "x")
+    invariants = [*cell.named_parameters(), *cell.named_buffers()]
+    return _Leaves(
+        sequences=[(name, leaf) for name, leaf in zip(names, x_leaves, strict=True) if leaf is not None],
+        invariants=invariants,
+        states=list(zip(state_names(cell, state), state_leaves, strict=True)),
+        present=[leaf is not None for leaf in x_leaves],
+        input_spec=input_spec,
+        state_spec=state_spec,
+    )
+
+
+def _all(leaves: _Leaves) -> list[tuple[str, Tensor]]:
+    return [*leaves.sequences, *leaves.invariants, *leaves.states]
+
+
+def _stand_ins(leaves: _Leaves, family: Family) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """A fresh tensor without data for every leaf, even where one tensor was passed twice."""
+
+    def made(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
+        return [
+            family.tensor(leaf.shape[1:] if rows else leaf.shape, leaf.dtype, leaf.device, rows=rows)
+            for _, leaf in side
+        ]
+
+    return made(leaves.sequences, True), made(leaves.invariants, False), made(leaves.states, True)
+
+
+def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any, states: Any) -> tuple[Any, Any]:
+    """The step as a function of flat leaves; a state keeps the dtype it came in with."""
+    waiting = iter(sequences)
+    x = pytree.tree_unflatten([next(waiting) if there else None for there in leaves.present], leaves.input_spec)
+    state = pytree.tree_unflatten(list(states), leaves.state_spec)
+    named = {f"cell.{name}": value for (name, _), value in zip(leaves.invariants, invariants, strict=True)}
+    output, after = torch.func.functional_call(_Taken(cell), named, (x, state))
+    after_leaves = pytree.tree_leaves(after)
+    if torch.is_autocast_enabled(_device_type(leaves)):
+        after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, states, strict=True)]
+    return output, after_leaves
+
+
+class _Taken(nn.Module):
+    """The cell behind `take`, so that functional_call swaps its parameters and nothing else intervenes."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        return take(self.cell, x, state)
+
+
+def _device_type(leaves: _Leaves) -> str:
+    return next((leaf.device.type for _, leaf in _all(leaves)), "cpu")
+
+
+def _same_autocast() -> AbstractContextManager[Any]:
+    """Autocast as it is, without its cache: a cached cast of a stand-in must not outlive the trace."""
+    device = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)
+
+
+def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw]:
+    """What random numbers one step asks for, in order."""
+    wanted: list[Draw] = []
+
+    def note(draw: Draw) -> Tensor:
+        wanted.append(draw)
+        return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
+
+    with family.active(), torch.enable_grad(), Drawing(note):
+        _flat_step(cell, leaves, *_stand_ins(leaves, family))
+    refuse_shared_draws(cell, wanted)
+    return wanted
+
+
+def _graph(
+    cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family
+) -> tuple[fx.GraphModule, Any, list[tuple[str, int]]]:
+    """The graph of flat leaves: outputs, next states and named values as its results."""
+    found: dict[str, Any] = {}
+
+    def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
+        with torch.enable_grad(), replay(numbers), names_heard(cell) as heard:
+            output, after = _flat_step(cell, leaves, sequences, invariants, states)
+        output_leaves, found["spec"] = pytree.tree_flatten(output)
+        found["outputs"] = leaf_names(output, "o")
+        found["present"] = [isinstance(leaf, Tensor) for leaf in output_leaves]
+        refuse_states(cell, leaves.states, after, states)
+        refuse_mixed_rows(cell, found["outputs"], output_leaves, family)
+        kept = [leaf for leaf in output_leaves if isinstance(leaf, Tensor)]
+        found["counts"] = (len(kept), len(after))
+        found["heard"] = list(heard)
+        return [*kept, *after, *heard.values()]
+
+    numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
+    sequences, invariants, states = _stand_ins(leaves, family)
+    with family.active():
+        module = make_fx(dispatch_functionalize(run))(family.rows, sequences, invariants, numbers, states)
+    return module, found, [(draw.distribution, index) for index, draw in enumerate(draws)]
+
+
+def _loop(
+    cell: nn.Module, leaves: _Leaves, family: Family, module: fx.GraphModule, found: Any, draws: list[tuple[str, int]]
+) -> Loop:
+    graph, _ = copied(module.graph)
+    refuse_buffer_writes(cell, graph, [name for name, _ in leaves.invariants], len(leaves.sequences))
+    constants = tidy(graph, module, family)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"][1:]
+    named = [
+        *(("sequence", name, None) for name, _ in leaves.sequences),
+        *(("invariant", name, None) for name, _ in leaves.invariants),
+        *(("draw", f"draw{index}", distribution) for distribution, index in draws),
+        *(("state", name, None) for name, _ in leaves.states),
+        *(("invariant", name, None) for name in constants),
+    ]
+    inputs = tuple(
+        _port(kind, name, node, rows=kind != "invariant", distribution=distribution)
+        for (kind, name, distribution), node in zip(named, placeholders, strict=True)
+    )
+    results = list(graph.output_node().args[0])
+    n_outputs, n_states = found["counts"]
+    output_names = [name for name, there in zip(found["outputs"], found["present"], strict=True) if there]
+    outputs = tuple(
+        _port(kind, name, node)
+        for kind, name, node in [
+            *(("sequence", name, node) for name, node in zip(output_names, results, strict=False)),
+            *(("state", name, node) for (name, _), node in zip(leaves.states, results[n_outputs:], strict=False)),
+        ]
+    )
+    heard = dict(zip(found["heard"], results[n_outputs + n_states :], strict=True))
+    inputs, placeholders = _without_unread(graph, inputs, placeholders, results[: n_outputs + n_states])
+    label_all(graph, inputs, placeholders, heard)
+    return Loop(
+        name=place_of(cell).split(" ")[0],
+        graph=graph,
+        inputs=inputs,
+        outputs=outputs,
+        family=family,
+        constants=constants,
+        signature=Signature(leaves.input_spec, leaves.state_spec, found["spec"], tuple(found["present"]), cell),
+    )
+
+
+def _without_unread(
+    graph: fx.Graph, inputs: tuple[Port, ...], placeholders: list[fx.Node], results: list[fx.Node]
+) -> tuple[tuple[Port, ...], list[fx.Node]]:
+    """Leave out parameters that the step does not use."""
+    graph.output_node().args = (tuple(results),)
+    graph.eliminate_dead_code()
+    unread = [n for p, n in zip(inputs, placeholders, strict=True) if p.kind == "invariant" and not n.users]
+    kept = [(p, n) for p, n in zip(inputs, placeholders, strict=True) if n not in unread]
+    for node in unread:
+        graph.erase_node(node)
+    return tuple(port for port, _ in kept), [node for _, node in kept]
+
+
+def _port(kind: Any, name: str, node: fx.Node, *, rows: bool = True, distribution: str | None = None) -> Port:
+    value = node.meta["val"]
+    shape = tuple(value.shape[1:] if rows else value.shape)
+    return Port(kind, name, shape, value.dtype, value.device, rows, distribution)

@@ -1,0 +1,88 @@
+"""`explain`: which engine runs a call, what runs where, what is kept, in words.
+
+Knows plans and splits; knows nothing of how they run.
+"""
+
+from __future__ import annotations
+
+from leporello.engine.choice import Choice
+from leporello.engine.plan import Plan
+from leporello.loop.classes import Class
+from leporello.loop.loop import Loop
+from leporello.loop.stages import Split, Stage
+from leporello.loop.text import value_text
+
+_TITLES = {
+    "once": "once a call",
+    "at once": "all steps at once",
+    "inside": "step by step",
+    "finish": "once, at the end",
+}
+
+
+def explanation(plan: Plan, choice: Choice, length: int, batch: int) -> str:
+    """The text of `net.explain(...)`."""
+    loop = plan.loop
+    lines = [
+        f"{loop.name}: {length} steps, batch {batch}",
+        f"engine   {choice.engine} ({choice.why})",
+    ]
+    if choice.engine == "reference":
+        lines.append("         the whole step, one after another, with torch's own autograd")
+        return "\n".join(lines) + "\n"
+    trains = any(plan.wanted)
+    split = plan.forward.program.split if trains else plan.plain.program.split
+    lines += ["forward", *_stages(split, length * batch, batch)]
+    if trains:
+        lines += ["backward", *_stages(plan.backward.program.split, length * batch, batch)]
+        lines += _saved(plan, length, batch)
+    else:
+        lines.append("saved    nothing: no gradient is asked for")
+    return "\n".join(lines) + "\n"
+
+
+def _stages(split: Split, rows: int, batch: int) -> list[str]:
+    lines = ["  parallel: no step waits for another"] if split.parallel else []
+    for stage in split.stages:
+        lines.append(f"  {_TITLES[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
+        if stage.kind == "inside":
+            states = ", ".join(f"{name} {value_text(split.loop.delays[name][1].meta['val'])}" for name in stage.states)
+            lines.append(f"  {'':<18} states: {states}")
+        shifts = [name for name in stage.states if stage.kind != "inside"]
+        if shifts:
+            lines.append(f"  {'':<18} shifted by one step: {', '.join(shifts)}")
+    return lines
+
+
+def _rows(stage: Stage, rows: int, batch: int) -> str:
+    count = {"at once": rows, "inside": batch}.get(stage.kind)
+    return f"{count} rows: " if count else ""
+
+
+def _operators(stage: Stage) -> str:
+    """Products with what they multiply, the rest counted."""
+    named = [f"product with {name}" for name in stage.products()]
+    others = [name for name in stage.operators if "mm" not in name]
+    counts = {name: others.count(name) for name in dict.fromkeys(others)}
+    named += [name if count == 1 else f"{count} {name}" for name, count in counts.items()]
+    return ", ".join(named) or "nothing"
+
+
+def _saved(plan: Plan, length: int, batch: int) -> list[str]:
+    """What lies in memory between the sweeps, beside inputs and outputs."""
+    extra = [
+        (port, node)
+        for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
+        if port.name.startswith("saved.") and port.kind == "sequence"
+    ]
+    size = sum(port.dtype.itemsize * _count(port.shape) for port, _ in extra) * length * batch
+    names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]
+    again = "inputs, outputs and states are read where they lie; pointwise values are computed again"
+    return [f"saved    {', '.join(names) or 'nothing'}: {size:,} bytes", f"         {again}"]
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product

@@ -1,0 +1,74 @@
+"""The plain loop: what every call means, written out in Python, with torch's own autograd.
+
+Slow on purpose. `check_gradients` and the tests compare the engines with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from leporello.loop.cell import Cell
+from leporello.loop.draws import replay
+from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.step import state_names, take
+from leporello.modules.arguments import Call
+
+
+def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None) -> tuple[Tree, Tree]:
+    """Outputs and final state of a call, step by step.
+
+    draws   the random numbers of each random operator, (length, batch, ...); fresh ones by default
+    """
+    state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
+    for time in range(call.length):
+        before = state
+        x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
+        past = None if call.lengths is None else time >= call.lengths
+        if past is not None:
+            x = map_leaves(lambda value: _where(past, torch.zeros_like(value), value), x)  # noqa: B023
+        if call.resets is not None:
+            initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
+            state = _chosen(call.resets[time], initial, state)
+        with replay([draw[time] for draw in draws]) if draws is not None else nullcontext():
+            output, state = take(cell, x, state)
+        if call.targets is not None:
+            state = _forced(cell, state, str(leaf), call, time)
+        if past is not None:
+            output = map_leaves(lambda value: _where(past, torch.zeros_like(value), value), output)  # noqa: B023
+            state = _chosen(past, before, state)
+        outputs.append(output)
+    return _stacked(outputs), state
+
+
+def _where(condition: Tensor, one: Any, other: Any) -> Any:
+    if not isinstance(other, Tensor):
+        return other
+    return torch.where(condition.reshape(-1, *[1] * (other.dim() - 1)), one, other)
+
+
+def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:
+    pairs = zip(leaves_of(one), leaves_of(other), strict=True)
+    chosen = [_where(condition, a, b) for a, b in pairs]
+    return pytree.tree_unflatten(chosen, pytree.tree_structure(other))
+
+
+def _forced(cell: nn.Module, state: Tree, leaf: str, call: Call, time: int) -> Tree:
+    """The true value in the feedback leaf, where the coin says so."""
+    assert call.targets is not None
+    leaves, spec = pytree.tree_flatten(state)
+    index = state_names(cell, state).index(leaf)
+    target = call.targets[time]
+    leaves[index] = target if call.coin is None else _where(call.coin[time], target, leaves[index])
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _stacked(outputs: list[Tree]) -> Tree:
+    columns = [leaves_of(output) for output in outputs]
+    stacked = [torch.stack(column) if isinstance(column[0], Tensor) else None for column in zip(*columns, strict=True)]
+    return pytree.tree_unflatten(stacked, pytree.tree_structure(outputs[0]))

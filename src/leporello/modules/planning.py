@@ -1,0 +1,157 @@
+"""From a call to a plan: trace once, rewrite for what the call asks, remember both.
+
+Knows the order of the rewrites and what must be the same for a plan to serve again; knows nothing of arguments' forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.engine.choice import Choice, choose
+from leporello.engine.plan import Plan
+from leporello.loop.cell import Cell
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+from leporello.loop.trace import trace
+from leporello.modules.arguments import Call
+from leporello.modules.fingerprint import autocast_mode, fingerprint, structure
+from leporello.loop.state import leaves_of, map_leaves
+from leporello.rewrite.force import force
+from leporello.rewrite.mask import mask
+from leporello.rewrite.reset import reset
+
+
+@dataclass
+class Planner:
+    """The plans of one module. Copies and pickles of the module begin with an empty one."""
+
+    loops: dict[Hashable, Loop] = field(default_factory=dict)
+    plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> Planner:
+        return Planner()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"loops": {}, "plans": {}}
+
+    def plan(self, cell: nn.Module, call: Call, gradient: Any, engine: str) -> tuple[Plan, Choice]:
+        """The plan for a call, made anew only when something it depends on has changed."""
+        key = self._key(cell, call)
+        needs = _needs(cell, call)
+        full = (key, _asked(call), needs, gradient, engine)
+        if full not in self.plans:
+            loop = rewritten(self.loop(cell, call, key), cell, call)
+            choice = choose(engine, loop)
+            self.plans[full] = (Plan(loop, _wanted(loop, call, needs), gradient.backward), choice)
+        return self.plans[full]
+
+    def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
+        """The Loop of the cell as it is called, without the rewrites."""
+        key = self._key(cell, call) if key is None else key
+        if key not in self.loops:
+            first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
+            with torch.enable_grad():
+                self.loops[key] = trace(cell, first, call.state)
+        loop = self.loops[key]
+        if loop.decides_by_rows:
+            key = (key, call.batch)
+            if key not in self.loops:
+                first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
+                self.loops[key] = trace(cell, first, call.state, rows=call.batch)
+            loop = self.loops[key]
+        return loop
+
+    def _key(self, cell: nn.Module, call: Call) -> Hashable:
+        leaves = [(leaf.shape[2:], leaf.dtype) for _, leaf in call.sequences]
+        leaves += [(leaf.shape[1:], leaf.dtype) for _, leaf in call.states]
+        return (
+            tuple(leaves),
+            structure(call.inputs),
+            structure(call.state),
+            call.device.type,
+            autocast_mode(call.device),
+            fingerprint(cell),
+        )
+
+
+def _asked(call: Call) -> Hashable:
+    """Which rewrites the call needs."""
+    forced = None if call.targets is None else "always" if call.coin is None else "coin"
+    restarts = None if call.resets is None else "zeros" if call.initial is None else "given"
+    return (forced, restarts, call.lengths is not None)
+
+
+def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
+    """The loop with what the call asks of it: forcing, then resets, then lengths."""
+    if call.targets is not None:
+        assert isinstance(cell, Cell)
+        loop = force(loop, str(cell.feedback_leaf()), always=call.coin is None)
+    if call.resets is not None:
+        loop = reset(loop, given=() if call.initial is None else [name for name, _ in call.states])
+    if call.lengths is not None:
+        loop = mask(loop)
+    return loop
+
+
+def _needs(cell: nn.Module, call: Call) -> Hashable:
+    """Which leaves require a gradient now."""
+    if not torch.is_grad_enabled():
+        return None
+    return (
+        tuple(leaf.requires_grad for _, leaf in call.sequences),
+        tuple(leaf.requires_grad for _, leaf in call.states),
+        tuple(parameter.requires_grad for parameter in cell.parameters()),
+        call.targets is not None and call.targets.requires_grad,
+        call.initial is not None and any(leaf.requires_grad for leaf in leaves_of(call.initial)),
+    )
+
+
+def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
+    if needs is None:
+        return (False,) * len(loop.inputs)
+    return tuple(value.requires_grad and port.kind != "draw" for port, value in zip(loop.inputs, values_of(loop, call), strict=True))
+
+
+def values_of(loop: Loop, call: Call) -> list[Tensor]:
+    """The call's tensors in the order of the loop's inputs."""
+    found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
+    found |= {("state", name): leaf for name, leaf in call.states}
+    found |= _of_the_call(call)
+    draws = iter(call.draws) if call.draws is not None else None
+    values = []
+    for port in loop.inputs:
+        if port.kind == "draw":
+            values.append(next(draws) if draws is not None else _drawn(port, call))
+        elif port.kind == "invariant" and (port.kind, port.name) not in found:
+            values.append(loop.invariant(port.name))  # type: ignore[arg-type]
+        else:
+            values.append(found[port.kind, port.name])
+    return values
+
+
+def _of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
+    found: dict[tuple[str, str], Tensor] = {}
+    if call.targets is not None:
+        found["sequence", "call.target"] = call.targets
+    if call.coin is not None:
+        found["sequence", "call.coin"] = call.coin
+    if call.resets is not None:
+        found["sequence", "call.reset"] = call.resets
+        if call.initial is not None:
+            for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
+                found["invariant", f"call.initial.{name}"] = leaf
+    if call.lengths is not None:
+        times = torch.arange(call.length, device=call.device).unsqueeze(1)
+        found["sequence", "call.past"] = times >= call.lengths
+        found["sequence", "call.elsewhere"] = times != call.lengths - 1
+    return found
+
+
+def _drawn(port: Port, call: Call) -> Tensor:
+    make = torch.rand if port.distribution == "uniform" else torch.randn
+    return make((call.length, call.batch, *port.shape), dtype=port.dtype, device=call.device)

@@ -1,0 +1,178 @@
+"""`Recurrent`: a cell over a sequence. The module most people need.
+
+Knows the order of work: understand the call, plan, run, put the results back into the user's trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from leporello.engine import bridge, reference
+from leporello.engine.choice import refuse_unknown
+from leporello.errors import ArgumentError
+from leporello.gradient.full import Full
+from leporello.loop.cell import Cell
+from leporello.loop.loop import Loop
+from leporello.loop.state import Tree, map_leaves
+from leporello.loop.step import as_module
+from leporello.modules.arguments import Call, repacked, understood
+from leporello.modules.explain import explanation
+from leporello.modules.planning import Planner, rewritten, values_of
+
+
+class Recurrent(nn.Module):
+    """A cell, run over a sequence by an engine.
+
+        state = cell.initial_state(batch) if state is None
+        for t in range(length):
+            outputs[t], state = cell(inputs[t], state)
+        return outputs, state
+
+    cell         an lp.Cell, or any module or function (x, state) -> (output, next state)
+    gradient     how gradients are computed: lp.Full()
+    engine       "auto", "stepwise" or "reference"; explain() says what auto chose
+    batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
+
+    >>> net = Recurrent(torch.nn.RNNCell(3, 4).forward)   # doctest: +SKIP
+    """
+
+    def __init__(
+        self, cell: Any, *, gradient: Any = None, engine: str = "auto", batch_first: bool = False
+    ) -> None:
+        super().__init__()
+        refuse_unknown(engine)
+        gradient = Full() if gradient is None else gradient
+        if not hasattr(gradient, "backward"):
+            raise ArgumentError(
+                "the argument 'gradient' is no gradient method.", came=repr(gradient), expected="an object such as lp.Full()"
+            )
+        self.cell = as_module(cell)
+        self.gradient = gradient
+        self.engine = engine
+        self.batch_first = batch_first
+        self._planner = Planner()
+
+    def forward(
+        self,
+        inputs: Tree = None,
+        state: Tree = None,
+        *,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        targets: Tensor | None = None,
+        forcing: Any = None,
+        steps: int | None = None,
+        draws: Sequence[Tensor] | None = None,
+    ) -> tuple[Tree, Tree]:
+        """Outputs and final state.
+
+        inputs    (length, batch, ...), a tree of such tensors, a PackedSequence, or None for a system without input
+        state     the state before the first step; by default the cell's initial state
+        lengths   (batch,) integers: rows end there; outputs past it are zero, the final state is the one at the end
+        resets    (length, batch) booleans: where true, the state is the initial one before that step
+        targets   for cells with feedback: the true values, fed back instead of the outputs; or class indices
+        forcing   a probability or a (length, batch) mask of where targets are fed back; 1 by default
+        steps     the length, for a call without inputs
+        draws     random numbers to use instead of fresh ones, as `draw` gives them
+        """
+        call = self._understood(
+            inputs, state, lengths=lengths, resets=resets, targets=targets, forcing=forcing, steps=steps, draws=draws
+        )
+        outputs, final = self._run(call)
+        if call.packed is not None:
+            return repacked(outputs, call.packed), final
+        if self.batch_first:
+            outputs = map_leaves(lambda leaf: leaf.transpose(0, 1) if isinstance(leaf, Tensor) else leaf, outputs)
+        return outputs, final
+
+    def step(
+        self,
+        x: Tree = None,
+        state: Tree = None,
+        *,
+        reset: Tensor | None = None,
+        target: Tensor | None = None,
+        forcing: Any = None,
+        draws: Sequence[Tensor] | None = None,
+    ) -> tuple[Tree, Tree]:
+        """One step: output and next state. Arguments as in a call, without the length axis."""
+
+        def longer(tree: Tree) -> Tree:
+            return map_leaves(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) and leaf.dim() else leaf, tree)
+
+        call = understood(
+            self.cell,
+            longer(x),
+            state,
+            resets=longer(reset),
+            targets=longer(target),
+            forcing=longer(forcing),
+            steps=1,
+            draws=longer(draws),
+        )
+        outputs, final = self._run(call)
+        return map_leaves(lambda leaf: leaf.squeeze(0) if isinstance(leaf, Tensor) else leaf, outputs), final
+
+    def initial_state(self, batch: int, **options: Any) -> Tree:
+        """The state before the first step, for so many rows."""
+        make = getattr(self.cell, "initial_state", None)
+        if make is None:
+            raise ArgumentError(
+                "this cell declares no initial state.",
+                tries="derive it from lp.Cell, or pass state= in the call",
+            )
+        return make(batch, **options)
+
+    def draw(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> list[Tensor]:
+        """The random numbers a call with these arguments would use: pass them as `draws` to repeat it."""
+        call = self._understood(inputs, state, **arguments)
+        loop = rewritten(self._planner.loop(self.cell, call), self.cell, call)
+        return [v for port, v in zip(loop.inputs, values_of(loop, call), strict=True) if port.kind == "draw"]
+
+    def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
+        """Which engine runs this call and why, what runs at once and what step by step, what is saved."""
+        call = self._understood(inputs, state, **arguments)
+        plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
+        return explanation(plan, choice, call.length, call.batch)
+
+    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
+        """The Loop of a call with these arguments."""
+        call = self._understood(inputs, state, **arguments)
+        return rewritten(self._planner.loop(self.cell, call), self.cell, call)
+
+    def feedback_leaf(self) -> str | None:
+        return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
+
+    def _understood(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
+        return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+
+    def _run(self, call: Call) -> tuple[Tree, Tree]:
+        plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
+        values = values_of(plan.loop, call)
+        if choice.engine == "reference":
+            results = reference.run(plan.loop, plan.step, values, call.length, call.batch)
+        else:
+            results = bridge.call(plan, values, call.length, call.batch)
+        return _in_trees(plan.loop, results)
+
+    def extra_repr(self) -> str:
+        return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def _in_trees(loop: Loop, results: Sequence[Tensor]) -> tuple[Tree, Tree]:
+    """Outputs and final state as the user wrote them; a state that is a shift has its end in a total."""
+    signature = loop.signature
+    assert signature is not None
+    named = {(port.kind, port.name): value for port, value in zip(loop.outputs, results, strict=True)}
+    outputs = [value for (kind, _), value in named.items() if kind == "sequence"]
+    states = [
+        named.get(("total", f"call.final.{name}"), value) for (kind, name), value in named.items() if kind == "state"
+    ]
+    waiting = iter(outputs)
+    leaves = [next(waiting) if there else None for there in signature.present]
+    return pytree.tree_unflatten(leaves, signature.outputs), pytree.tree_unflatten(states, signature.state)

@@ -1,0 +1,12 @@
+"""Rewrites: a Loop in, a Loop out, one file each. `part` lives beside `split`, which needs it."""
+
+from leporello.loop.part import part
+from leporello.rewrite.differentiate import differentiate
+from leporello.rewrite.force import force
+from leporello.rewrite.mask import mask
+from leporello.rewrite.prune import prune
+from leporello.rewrite.reset import reset
+from leporello.rewrite.save import save
+from leporello.rewrite.weigh import weigh
+
+__all__ = ["differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]

@@ -1,0 +1,164 @@
+"""The rewrite `differentiate`: a Loop becomes the Loop of its gradients, with time reversed.
+
+The vector-Jacobian product of the Loop's own graph is traced by torch's autograd; the state's gradient is the new
+state, gradients of invariants are totals. The result reads the forward inputs and the states each step found, and
+computes again what it needs of the forward values; `save` then decides which of them are kept instead. Applied twice it
+gives the second derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.functional_tensor import dispatch_functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from leporello.loop.draft import copied
+from leporello.loop.loop import Loop
+from leporello.loop.names import label_all
+from leporello.loop.port import Port
+from leporello.loop.tidy import tidy
+
+aten = torch.ops.aten
+
+
+def differentiate(loop: Loop, wanted: Sequence[bool] | None = None, given: Sequence[bool] | None = None) -> Loop:
+    """The backward Loop.
+
+    wanted   for each input of the loop whether its gradient is asked for (all floating ones by default)
+    given    for each output whether a gradient arrives (all floating ones by default)
+
+    Its inputs:   `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h each step found, invariants
+                  as they are, `grad.o` for the gradient of an output o; states: the gradients of the states
+    Its outputs:  for each wanted input its gradient under its own name: a sequence for a sequence, a state for a state,
+                  a total for an invariant (None of the others depend on: those are left out)
+    """
+    wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
+    given = _differentiable(loop.outputs) if given is None else list(given)
+    carried = [port.kind == "state" and _floats(port) for port in loop.inputs]
+    asked = [w or c for w, c in zip(wanted, carried, strict=True)]
+    reads = [_forward_port(port) for port in loop.inputs]
+    gradients = [_gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)]
+    arriving = [there and _floats(port) for port, there in zip(loop.outputs, given, strict=True)]
+    graph, present = _traced(loop, asked, arriving, [*reads, *gradients])
+    return _backward(loop, graph, present, asked, (*reads, *gradients))
+
+
+def _floats(port: Port) -> bool:
+    return port.dtype.is_floating_point or port.dtype.is_complex
+
+
+def _differentiable(ports: Sequence[Port]) -> list[bool]:
+    return [_floats(port) and port.kind != "draw" for port in ports]
+
+
+_PREFIX = {"sequence": "input.", "draw": "draw.", "state": "before.", "invariant": ""}
+
+
+def _forward_port(port: Port) -> Port:
+    """A forward input as the backward Loop reads it: states as the sequence of what each step found."""
+    kind: Any = "invariant" if port.kind == "invariant" else "sequence"
+    return replace(port, kind=kind, name=_PREFIX[port.kind] + port.name, distribution=None)
+
+
+def _gradient_port(port: Port) -> Port:
+    if port.kind == "state":
+        return port
+    kind: Any = "sequence" if port.kind == "sequence" else "invariant"
+    return replace(port, kind=kind, name=f"grad.{port.name}")
+
+
+def _traced(
+    loop: Loop, asked: list[bool], arriving: list[bool], ports: list[Port]
+) -> tuple[fx.GraphModule, list[bool]]:
+    """The graph of the vector-Jacobian product, and for each asked input whether anything depends on it."""
+    family = loop.family
+    present: list[bool] = []
+    forward = fx.GraphModule({}, loop.graph).forward
+
+    def product(rows: Any, values: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        leaves = [
+            value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
+        ]
+        with torch.enable_grad():
+            results = forward(rows, *leaves)
+        waiting = iter(gradients)
+        pairs = [(result, next(waiting)) for result, there in zip(results, arriving, strict=True) if there]
+        pairs = [(result, gradient) for result, gradient in pairs if result.requires_grad]
+        sources = [leaf for leaf, wanted in zip(leaves, asked, strict=True) if wanted]
+        found: Sequence[Tensor | None] = [None] * len(sources)
+        if pairs and sources:
+            found = torch.autograd.grad(
+                [result for result, _ in pairs], sources, [gradient for _, gradient in pairs], allow_unused=True
+            )
+        present.extend(gradient is not None for gradient in found)
+        return [gradient for gradient in found if gradient is not None]
+
+    values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
+    with family.active():
+        module = make_fx(dispatch_functionalize(product))(
+            family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :]
+        )
+    return module, present
+
+
+def _backward(
+    loop: Loop, module: fx.GraphModule, present: list[bool], asked: list[bool], reads: tuple[Port, ...]
+) -> Loop:
+    graph, _ = copied(module.graph)
+    for node in list(graph.nodes):
+        if node.target is aten.detach.default:  # autograd's own: it means nothing here
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    constants = tidy(graph, module, loop.family)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"][1:]
+    results = iter(graph.output_node().args[0])
+    there = iter(present)
+    outputs: list[tuple[Port, fx.Node]] = []
+    for port, wanted in zip(loop.inputs, asked, strict=True):
+        if wanted and next(there):
+            outputs.append((_result_port(port), next(results)))
+        elif port.kind == "state" and wanted:
+            outputs.append((port, _zeros(graph, loop, port)))
+    constant_ports = [
+        Port("invariant", f"backward.{name}", tuple(value.shape), value.dtype, value.device, rows=False)
+        for name, value in constants.items()
+    ]
+    inputs = (*reads, *constant_ports)
+    arriving = {port.name for port in reads if port.kind == "state"}
+    outputs = [(port, node) for port, node in outputs if port.kind != "state" or port.name in arriving]
+    graph.erase_node(graph.output_node())
+    graph.output(tuple(node for _, node in outputs))
+    graph.eliminate_dead_code()
+    label_all(graph, inputs, placeholders, {})
+    return Loop(
+        name=f"gradient of {loop.name}",
+        graph=graph,
+        inputs=inputs,
+        outputs=tuple(port for port, _ in outputs),
+        family=loop.family,
+        reverse=not loop.reverse,
+        constants={**loop.constants, **{f"backward.{name}": value for name, value in constants.items()}},
+        meets=loop.meets,
+    )
+
+
+def _result_port(port: Port) -> Port:
+    if port.kind == "invariant":
+        return replace(port, kind="total")
+    return port
+
+
+def _zeros(graph: fx.Graph, loop: Loop, port: Port) -> fx.Node:
+    """The gradient of a state on which nothing depends."""
+    rows = next(iter(graph.nodes))
+    with graph.inserting_before(graph.output_node()):
+        node = graph.call_function(
+            aten.full.default, ([rows, *port.shape], 0), {"dtype": port.dtype, "device": port.device}
+        )
+    node.meta["val"] = loop.family.tensor(port.shape, port.dtype, port.device, rows=True)
+    return node

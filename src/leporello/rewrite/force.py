@@ -1,0 +1,29 @@
+"""The rewrite `force`: what step t hands on in the feedback leaf is the true value, always or where a coin says so.
+
+Always forced, the delay is a mere shift of the targets: a Jordan net then has no cycle left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+
+aten = torch.ops.aten
+
+
+def force(loop: Loop, leaf: str, *, always: bool) -> Loop:
+    """Add the sequence `call.target` and, unless always forced, the boolean sequence `call.coin`."""
+    draft = Draft(loop)
+    port = next(port for port in loop.inputs if (port.kind, port.name) == ("state", leaf))
+    handed_on = draft.add_input(replace(port, kind="sequence", name="call.target"))
+    if not always:
+        coin = draft.add_input(Port("sequence", "call.coin", (), torch.bool, port.device))
+        free = draft.output("state", leaf)
+        handed_on = draft.call(aten.where.self, draft.spread(coin, free), handed_on, free)
+    draft.set_output("state", leaf, handed_on)
+    return draft.close()

@@ -1,0 +1,105 @@
+"""The rewrite `with_loss`: a Loop with the loss L of each step and the target y it is compared with."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from leporello.errors import ArgumentError, LeporelloError
+from leporello.loop.draft import Draft, copied
+from leporello.loop.family import clean_row_axis
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+from leporello.loop.tidy import tidy
+
+
+def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
+    """Add the sequence `y` and the output `L` = loss(output, y) of each row.
+
+    loss     a function of one step's output and target, one value per row; torch's losses are told not to reduce
+    target   an example of the targets of one step, (batch, ...); by default like the output
+    """
+    signature = loop.signature
+    assert signature is not None
+    draft = Draft(loop)
+    outputs = [node for port, node in draft.outputs if port.kind == "sequence"]
+    if target is None and len(outputs) != 1:
+        raise ArgumentError(
+            "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
+        )
+    like = outputs[0].meta["val"] if target is None else target
+    y = draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device))
+    found = _added(draft, _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"]), [*outputs, y])
+    found.meta["label"] = "L"
+    draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
+    output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
+    return draft.close(
+        signature=replace(
+            signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)
+        )
+    )
+
+
+def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:
+    """The loss of every row, traced."""
+    signature = loop.signature
+    assert signature is not None
+    per_row = _unreduced(loss)
+
+    def of_rows(rows: Any, *values: Any) -> Tensor:
+        waiting = iter(values[:-1])
+        leaves = [next(waiting) if there else None for there in signature.present]
+        found = per_row(pytree.tree_unflatten(leaves, signature.outputs), values[-1])
+        if clean_row_axis(found) != 0:
+            raise ArgumentError(
+                "the argument 'loss' gives no value per row.",
+                came=f"{list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__,
+                expected="[batch], or [batch, ...], which is averaged over features",
+                tries="leave the mean over the batch to the end, after the loop",
+            )
+        return found if found.dim() == 1 else found.flatten(1).mean(1)
+
+    try:
+        with loop.family.active():
+            module = make_fx(of_rows)(loop.family.rows, *outputs, target)
+    except LeporelloError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            "the argument 'loss' fails on one step's outputs and targets.",
+            says=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            tries="pass target=, an example of one step's targets",
+        ) from error
+    graph, _ = copied(module.graph)
+    if tidy(graph, module, loop.family):
+        raise ArgumentError("the loss holds tensors of its own.", tries="use a loss of the output and the target alone")
+    return graph
+
+
+def _unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
+    """Torch's losses average over the batch unless told not to."""
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        loss = copy.copy(loss)
+        loss.reduction = "none"
+        return loss
+    if "reduction" in inspect.signature(loss).parameters:
+        return functools.partial(loss, reduction="none")
+    return loss
+
+
+def _added(draft: Draft, graph: fx.Graph, values: list[fx.Node]) -> fx.Node:
+    """The graph's operators behind the draft's own; the node of its result."""
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    copies = dict(zip(places, [draft.rows, *values], strict=True))
+    for node in graph.nodes:
+        if node.op == "call_function":
+            copies[node] = draft.graph.node_copy(node, copies.__getitem__)
+    return copies[graph.output_node().args[0]]  # type: ignore[index]

@@ -1,0 +1,59 @@
+"""The rewrite `mask`: batches of unequal lengths. Each row's final state is the one at its own end, outputs past it are
+zero, and what stands in the padding never matters.
+
+A state on a cycle is held by a `where` past the end; one on no cycle (a mere shift) stays one, and its value at the end
+is summed out of the sequence instead: a `where` there would make a cycle.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+from leporello.loop.split import states_on_cycles
+
+aten = torch.ops.aten
+
+
+def mask(loop: Loop) -> Loop:
+    """Add the sequences `call.past` (true past a row's end) and, where needed, `call.elsewhere` (false at its end).
+
+    States on no cycle get a total per row, `call.final.s`: their value at the row's end.
+    """
+    cyclic = states_on_cycles(loop)
+    draft = Draft(loop)
+    device = loop.inputs[0].device if loop.inputs else torch.device("cpu")
+    own = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
+    past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device))
+    for _, node in own:
+        _clean(draft, node, past)
+    outputs = []
+    finals = []
+    last = None
+    for port, node in draft.outputs:
+        if port.kind == "sequence":
+            outputs.append((port, draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)))
+        elif port.name in cyclic:
+            before = draft.input("state", port.name)
+            outputs.append((port, draft.call(aten.where.self, draft.spread(past, node), before, node)))
+        else:
+            outputs.append((port, node))
+            if node is not draft.input("state", port.name):
+                last = last or draft.add_input(Port("sequence", "call.elsewhere", (), torch.bool, device))
+                only = draft.call(aten.masked_fill.Scalar, node, draft.spread(last, node), 0)
+                total = Port("total", f"call.final.{port.name}", port.shape, port.dtype, port.device, rows=True)
+                finals.append((total, only))
+    draft.outputs = [*outputs, *finals]
+    return draft.close()
+
+
+def _clean(draft: Draft, node: torch.fx.Node, past: torch.fx.Node) -> None:
+    """Zeros in the place of padding: not even NaN must reach a gradient."""
+    users = list(node.users)
+    with draft.after_inputs():
+        clean = draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)
+    for user in users:
+        user.replace_input_with(node, clean)
+    draft.outputs = [(port, clean if found is node else found) for port, found in draft.outputs]

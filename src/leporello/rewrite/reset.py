@@ -1,0 +1,45 @@
+"""The rewrite `reset`: the state is the initial one where reset(t) holds, before step t. No gradient crosses.
+
+Knows states and a boolean sequence; knows nothing of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+
+aten = torch.ops.aten
+
+
+def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
+    """Add the sequence `call.reset`, one boolean per row.
+
+    given   states whose initial value is an invariant `call.initial.h`, one per row; the others begin with zeros
+    """
+    draft = Draft(loop)
+    states = [(port, node) for port, node in draft.inputs if port.kind == "state"]
+    if not states:
+        return loop
+    where = draft.add_input(Port("sequence", "call.reset", (), torch.bool, states[0][0].device))
+    for port, node in states:
+        users = list(node.users)
+        initial = None
+        if port.name in given:
+            initial = draft.add_input(
+                Port("invariant", f"call.initial.{port.name}", port.shape, port.dtype, port.device, rows=True)
+            )
+        with draft.after_inputs():
+            spread = draft.spread(where, node)
+            if initial is None:
+                fresh = draft.call(aten.masked_fill.Scalar, node, spread, 0)
+            else:
+                fresh = draft.call(aten.where.self, spread, initial, node)
+        for user in users:
+            user.replace_input_with(node, fresh)
+        draft.outputs = [(out, fresh if found is node else found) for out, found in draft.outputs]
+    return draft.close()

@@ -1,0 +1,28 @@
+"""The rewrite `weigh`: a backward Loop whose delay is multiplied by a sequence, one weight per row.
+
+The weight at t stands on what step t passes back to step t-1: 1 everywhere is full back-propagation through time, 0 at
+window borders is truncation, 0 or 1/p at random is randomised truncation.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+
+aten = torch.ops.aten
+
+
+def weigh(loop: Loop) -> Loop:
+    """Add the sequence `call.weight`, and multiply every state that is handed on by it."""
+    draft = Draft(loop)
+    states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
+    if not states:
+        return loop
+    real = states[0][1].meta["val"].real.dtype if states[0][0].dtype.is_complex else states[0][0].dtype
+    weight = draft.add_input(Port("sequence", "call.weight", (), real, states[0][0].device))
+    for port, node in states:
+        draft.set_output("state", port.name, draft.call(aten.mul.Tensor, node, draft.spread(weight, node)))
+    return draft.close()

@@ -1,0 +1,68 @@
+"""The code in README.md and docs/ runs: every python block, in order, one namespace per file.
+
+A block is left out only behind a comment that says why: `<!-- not run: needs a GPU -->` on the line before it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^(?P<ticks>```+)python[^\n]*\n(?P<code>.*?)^(?P=ticks)[ \t]*$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]*\S) -->\n\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    code: str
+    line: int  # of its first line in the page
+    not_run: str | None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in FENCE.finditer(text):
+        marked = NOT_RUN.search(text, 0, found.start())
+        yield Block(
+            code=found["code"],
+            line=text.count("\n", 0, found.start("code")) + 1,
+            not_run=marked["reason"] if marked else None,
+        )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(
+        sys.modules, module.__name__, module
+    )  # so that its classes can be found by name, as a script's can
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.not_run is None:
+            padded = "\n" * (block.line - 1) + block.code  # line numbers in errors are those of the page
+            exec(compile(padded, str(page), "exec"), module.__dict__)
+
+
+def test_readme_has_code() -> None:
+    assert any(block.not_run is None for block in blocks(PAGES[0].read_text(encoding="utf-8")))
+
+
+def test_a_block_is_left_out_only_with_a_reason() -> None:
+    text = (
+        "```python\na = 1\n```\n"
+        "<!-- not run: needs a GPU -->\n```python\nb = 2\n```\n"
+        "<!-- not run: -->\n```python\nc = 3\n```\n"
+        "```\nnot python\n```\n"
+    )
+    assert [(block.code, block.line, block.not_run) for block in blocks(text)] == [
+        ("a = 1\n", 2, None),
+        ("b = 2\n", 6, "needs a GPU"),
+        ("c = 3\n", 10, None),
+    ]

@@ -20,7 +20,7 @@ demo: $(READY)       ## train a small recurrent net before your eyes, then test 
 	$(BIN)/python examples/01_memory.py $(DEMO)
 
 test: lint           ## format, lint, types, import directions, tests
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --timeout 300
 
 check-all: lint      ## the same with the slow tests and CELLS=2000 random cells
 	LEPORELLO_CELLS=$(CELLS) $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --timeout 7200

@@ -37,8 +37,9 @@ def run(
     for case in cases:
         announce(case)
         cell, inputs = case.build()
-        steps = measure.training_steps(cell, inputs, {one.name: one.prepare(cell) for one in contestants})
-        measure.check_agreement(steps)
+        runs = {one.name: one.prepare(cell) for one in contestants}
+        steps = measure.training_steps(cell, inputs, runs)
+        measure.check_agreement(measure.training_steps(cell, inputs[: measure.AGREEMENT_STEPS], runs))
         times = measure.times(steps, rounds)
         first = next(iter(times.values()))
         yield Measurement(

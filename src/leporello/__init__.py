@@ -25,6 +25,7 @@ from leporello.loop.state import detach, rows, to
 from leporello.modules.bidirectional import Bidirectional
 from leporello.modules.check import GradientReport, check_gradients
 from leporello.modules.feedback import Feedback
+from leporello.modules.files import load, save
 from leporello.modules.fold import fold
 from leporello.modules.layers import Layers
 from leporello.modules.record import record
@@ -32,3 +33,44 @@ from leporello.modules.recurrent import Recurrent
 from leporello.modules.resets import resets_after
 from leporello.modules.stack import Stack
 from leporello.modules.summary import Summary
+from leporello.modules.torch_nn import from_torch, to_torch
+
+__all__ = [
+    "Cell",
+    "Recurrent",
+    "Summary",
+    "Stack",
+    "Layers",
+    "Bidirectional",
+    "Feedback",
+    "Elman",
+    "Jordan",
+    "ElmanJordan",
+    "RNN",
+    "GRU",
+    "LSTM",
+    "LayerNormLSTM",
+    "PeepholeLSTM",
+    "ZoneoutLSTM",
+    "IndRNN",
+    "MinGRU",
+    "Leaky",
+    "Perceptron",
+    "TimeDelay",
+    "Full",
+    "GradientReport",
+    "check_gradients",
+    "Loop",
+    "fold",
+    "named",
+    "record",
+    "detach",
+    "resets_after",
+    "rows",
+    "to",
+    "from_torch",
+    "to_torch",
+    "load",
+    "save",
+    "errors",
+]

@@ -5,6 +5,8 @@ Knows nothing of loops or tensors: whoever raises one passes the words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class LeporelloError(Exception):
     """The base of all errors raised here: one sentence, then aligned lines of detail.
@@ -16,14 +18,24 @@ class LeporelloError(Exception):
     """
 
     def __init__(self, what: str, **details: object) -> None:
-        names = {name: name.replace("_", " ") if name != "tries" else "try" for name in details}
-        width = max((len(name) for name in names.values()), default=0)
-        lines = [
-            f"  {names[name]:<{width}}  {str(value).replace(chr(10), chr(10) + ' ' * (width + 4))}"
-            for name, value in details.items()
-            if value is not None
-        ]
-        super().__init__("\n".join([what, *lines]))
+        self.what = what
+        self.details = {name: str(value) for name, value in details.items() if value is not None}
+        super().__init__(_text(what, self.details))
+
+    def place(self, **where: str | None) -> None:
+        """Say where it happened, in front of the other details; what was said before stands."""
+        found = {name: value for name, value in where.items() if value is not None}
+        self.details = {**found, **self.details}
+        self.args = (_text(self.what, self.details),)
+
+
+def _text(what: str, details: Mapping[str, str]) -> str:
+    names = {name: "try" if name == "tries" else name.replace("_", " ") for name in details}
+    width = max(map(len, names.values()), default=0)
+    indent = "\n" + " " * (width + 4)
+    return "\n".join(
+        [what, *(f"  {names[name]:<{width}}  {indent.join(value.split(chr(10)))}" for name, value in details.items())]
+    )
 
 
 class ArgumentError(LeporelloError, ValueError):
@@ -42,8 +54,8 @@ class NotOneStep(LeporelloError, ValueError):
     """A cell was called with a whole sequence."""
 
 
-class UntraceableStep(LeporelloError, TypeError):
-    """A step does what no graph can hold: control flow on data, hidden tensors, writes to buffers, hooks."""
+class UntraceableStep(LeporelloError, ValueError):
+    """A step does what no graph can hold: control flow on data, hidden tensors, writes, hooks, functions of one's own."""
 
 
 class RowsMeet(LeporelloError, ValueError):

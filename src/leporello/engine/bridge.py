@@ -22,7 +22,8 @@ def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):
         return list(_Sweeps.apply(plan, length, batch, *values))
-    return plan.plain.run(_by_port(plan.loop.inputs, values), length, batch)[0]
+    outputs, _ = plan.plain.run(_by_port(plan.loop.inputs, values), length, batch)
+    return _apart(outputs, plan.loop.outputs, values)
 
 
 def _by_port(ports: Sequence[Port], values: Sequence[Any]) -> Values:
@@ -33,7 +34,7 @@ class _Sweeps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, length: int, batch: int, *values: Tensor) -> tuple[Tensor, ...]:
         outputs, befores = plan.forward.run(_by_port(plan.loop.inputs, values), length, batch, plan.saved.befores)
-        own = [_not_an_input(output, values) for output in outputs[: len(plan.loop.outputs)]]
+        own = _apart(outputs[: len(plan.loop.outputs)], plan.loop.outputs, values)
         handed = _by_port(plan.forward.loop.outputs, [*own, *outputs[len(own) :]])
         ctx.plan, ctx.length, ctx.batch, ctx.count = plan, length, batch, len(values)
         ctx.names, kept = _kept(plan, values, handed, befores)
@@ -55,15 +56,33 @@ class _Sweeps(torch.autograd.Function):
             sweep = plan.backward
             results, _ = sweep.run(values, ctx.length, ctx.batch)
             found = _by_port(sweep.loop.outputs, results)
-        return (None, None, None, *(_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)))
+        return (
+            None,
+            None,
+            None,
+            *(_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)),
+        )
 
 
-def _not_an_input(output: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """A result that is an input itself is copied: autograd must tell them apart."""
-    return output.clone() if any(output is value for value in values) else output
+def _apart(outputs: Sequence[Tensor], ports: Sequence[Port], values: Sequence[Tensor]) -> list[Tensor]:
+    """Results in memory of their own: none is an input or part of another, so that none changes or outlives another.
+
+    A final state that is the last place of a sequence would otherwise keep the whole sequence alive.
+    """
+    taken = {value.untyped_storage().data_ptr() for value in values}
+    found = []
+    for port, output in zip(ports, outputs, strict=True):
+        home = output.untyped_storage().data_ptr()
+        small = port.kind != "sequence" and output.untyped_storage().nbytes() > output.numel() * output.itemsize
+        own = output.clone() if home in taken or small else output
+        taken.add(own.untyped_storage().data_ptr())
+        found.append(own)
+    return found
 
 
-def _kept(plan: Plan, values: Sequence[Tensor], handed: Values, befores: dict[str, Tensor]) -> tuple[list, list[Tensor]]:
+def _kept(
+    plan: Plan, values: Sequence[Tensor], handed: Values, befores: dict[str, Tensor]
+) -> tuple[list, list[Tensor]]:
     """What the backward sweep reads beside gradients and invariants, by name, behind the inputs themselves."""
     given = _by_port(plan.loop.inputs, values)
     names, kept = [], []
@@ -103,9 +122,7 @@ def _arriving(plan: Plan, gradients: Sequence[Tensor | None], length: int, batch
     return found
 
 
-def _differentiable_backward(
-    plan: Plan, inputs: Sequence[Tensor], arriving: Values, length: int, batch: int
-) -> Values:
+def _differentiable_backward(plan: Plan, inputs: Sequence[Tensor], arriving: Values, length: int, batch: int) -> Values:
     """The backward sweep through the bridge itself, on values that autograd knows."""
     recording = plan.recording
     states = call(recording, inputs, length, batch)[len(plan.loop.outputs) :]

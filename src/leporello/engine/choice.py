@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from leporello.errors import ArgumentError, RowsMeet
 from leporello.loop.loop import Loop
+from leporello.loop.step import place_of
 
 ENGINES = ("stepwise", "reference")  # the fastest first
 
@@ -31,10 +32,10 @@ def choose(asked: str, loop: Loop) -> Choice:
     if asked == "stepwise" and loop.meets is not None:
         raise RowsMeet(
             "rows of the batch influence each other in this step.",
-            cell=loop.name,
+            cell=place_of(loop.signature.home) if loop.signature and loop.signature.home else loop.name,
             because=loop.meets,
             engine=asked,
-            tries='compute over features only, or use engine="reference"',
+            tries='compute over features only; or engine="reference", or "auto", which chooses it',
         )
     return Choice(asked, "asked for by name")
 

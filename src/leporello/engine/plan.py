@@ -13,11 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from leporello.engine import stepwise
+from leporello.engine.program import Program, program
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.part import part
 from leporello.loop.port import Port
+from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.prune import prune
 from leporello.rewrite.save import Saved, save
@@ -30,11 +32,11 @@ class Sweep:
     """A loop with its program: what an engine runs."""
 
     loop: Loop
-    program: stepwise.Program
+    program: Program
 
     @staticmethod
     def of(loop: Loop) -> Sweep:
-        return Sweep(loop, stepwise.program(loop.split()))
+        return Sweep(loop, program(associate(loop).split()))
 
     def run(
         self, values: Values, length: int, batch: int, befores: dict[str, str] | None = None

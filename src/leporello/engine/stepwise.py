@@ -6,109 +6,94 @@ Knows splits; knows nothing of cells, gradients, resets or masks. Any device, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.classes import Class
-from leporello.loop.family import clean_row_axis
-from leporello.loop.function import function_of
-from leporello.loop.stages import Split, Stage
+from leporello.engine.program import Program, Timed
 
-WINDOW_ROWS = {"cpu": 1024, "cuda": 65536}  # rows an at-once stage takes together: enough for a fast product
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A split made ready: a Python function per stage."""
-
-    split: Split
-    functions: tuple[Callable[..., Any], ...]
-
-
-def program(split: Split) -> Program:
-    return Program(split, tuple(function_of(stage.graph) for stage in split.stages))
+WINDOW_ROWS = {"cpu": 512}  # rows an at-once stage takes together: enough for a fast product
+MANY_ROWS = 65536  # on other devices
+WINDOWS = 12  # at least so many in a long sequence on the CPU: what one needs is then a small part of the whole
+FEW_ROWS = 128  # below so many rows a window a product slows down
 
 
 def run(
-    ready: Program, values: Sequence[Tensor], length: int, batch: int, befores: Mapping[str, fx.Node] | None = None
+    program: Program, values: Sequence[Tensor], length: int, batch: int, befores: Mapping[str, fx.Node] | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Outputs, in the order of the loop's, and for the asked states the sequence of what each step found.
 
     values    in the order of the loop's inputs: sequences and draws (length, batch, ...), states (batch, ...)
     befores   for states whose sequence before each step is wanted: the result that is their sequence after each step
     """
-    with torch.no_grad(), torch.autocast(_device_type(values), enabled=False):
-        sweep = _Sweep(ready, values, length, batch, befores or {})
-        for start, end in _windows(length, batch, ready.split.loop.reverse, _device_type(values)):
+    device = values[0].device if values else torch.device("cpu")
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        sweep = _Sweep(program, values, length, batch, device, befores or {})
+        for start, end in _windows(length, batch, program.reverse, device.type):
             sweep.window(start, end)
         return sweep.results(), sweep.befores()
 
 
-def _device_type(values: Sequence[Tensor]) -> str:
-    return values[0].device.type if values else "cpu"
-
-
 def _windows(length: int, batch: int, reverse: bool, device: str) -> Iterator[tuple[int, int]]:
     """Stretches of steps in the order of the sweep, of about equal size."""
-    most = max(1, WINDOW_ROWS.get(device, 65536) // batch)
-    count = -(-length // most)
-    borders = [length * index // count for index in range(count + 1)]
-    stretches = list(zip(borders, borders[1:], strict=False))
+    most = max(1, WINDOW_ROWS.get(device, MANY_ROWS) // batch)
+    count = max(1, -(-length // most))
+    if device == "cpu":
+        count = max(count, min(WINDOWS, length, length * batch // FEW_ROWS))
+    stretches = list(pairwise(length * index // count for index in range(count + 1)))
     yield from reversed(stretches) if reverse else stretches
 
 
 class _Sweep:
-    """One pass over time."""
+    """One pass over time.
+
+    given    what does not vary with time, and the sequences handed in
+    local    sequences of the present window
+    whole    sequences of the full length that the loop gives out
+    """
 
     def __init__(
-        self, ready: Program, values: Sequence[Tensor], length: int, batch: int, befores: Mapping[str, fx.Node]
+        self,
+        program: Program,
+        values: Sequence[Tensor],
+        length: int,
+        batch: int,
+        device: torch.device,
+        befores: Mapping[str, fx.Node],
     ) -> None:
-        self.split, self.loop = ready.split, ready.split.loop
-        self.length, self.batch, self.reverse = length, batch, self.loop.reverse
+        self.program, self.length, self.batch, self.device = program, length, batch, device
+        self.reverse = program.reverse
         self.wanted = befores
-        self.given = dict(zip(self.loop.placeholders, values, strict=True))
-        self.delays = self.loop.delays
-        self.initial = {name: self.given[out] for name, (_, out) in self.delays.items()}
+        self.owners = {node: name for name, node in list(befores.items())[::-1]}  # the first state of each
+        self.given: dict[fx.Node, Tensor] = dict(zip(program.inputs, values, strict=True))
+        self.initial = {name: self.given[out] for name, (_, out) in program.delays.items()}
         self.state = dict(self.initial)
-        self.stages = list(zip(self.split.stages, ready.functions, strict=True))
         self.totals: dict[fx.Node, Tensor] = {}
-        self.whole: dict[fx.Node, Tensor] = {}  # sequences of the full length
-        self.local: dict[fx.Node, Tensor] = {}  # sequences of the present window
-        self.kept = {node for port, node in self._outputs() if port.kind == "sequence"}
-        self.summed = {node for port, node in self._outputs() if port.kind == "total" and port.rows}
-        for stage, function in self.stages:
-            if stage.kind == "once":
-                found = function(batch, *(self.given[node] for node in stage.reads))
-                self.given.update(zip(stage.writes, found, strict=True))
-
-    def _outputs(self) -> list[tuple[Any, fx.Node]]:
-        return list(zip(self.loop.outputs, self.loop.results, strict=True))
+        self.local: dict[fx.Node, Tensor] = {}
+        self.whole: dict[fx.Node, Tensor] = {}
+        if program.once is not None:
+            stage, function = program.once
+            found = function(batch, *(self.given[node] for node in stage.reads))
+            self.given.update(zip(stage.writes, found, strict=True))
 
     def window(self, start: int, end: int) -> None:
-        self.local = {
-            node: self.given[node][start:end]
-            for port, node in zip(self.loop.inputs, self.loop.placeholders, strict=True)
-            if port.kind in ("sequence", "draw")
-        }
-        for stage, function in self.stages:
-            if stage.kind == "at once":
-                self._at_once(stage, function, start, end)
-            elif stage.kind == "inside":
-                self._inside(stage, function, start, end)
-        for node in self.summed:
+        program, given = self.program, self.given
+        self.local = {node: given[node][start:end] for node in program.sequences}
+        for timed in program.timed:
+            if timed.inside:
+                self._inside(timed, start, end)
+            else:
+                self._at_once(timed, start, end)
+            for node in timed.done:
+                self.local.pop(node, None)
+        for node in program.summed:
             self._add(node, self._local(node, end - start).sum(0))
-        for name, (into, _) in self.delays.items():
-            if not self._on_cycle(name):
-                last = 0 if self.reverse else -1
-                self.state[name] = self.local[into][last] if into in self.local else self.given[into]
-
-    def _on_cycle(self, name: str) -> bool:
-        return any(stage.kind == "inside" and name in stage.states for stage, _ in self.stages)
+        last = 0 if self.reverse else -1
+        for name, into in program.shifts:
+            self.state[name] = self.local[into][last] if into in self.local else given[into]
 
     def _local(self, node: fx.Node, steps: int) -> Tensor:
         """A value of the window; what is the same at every step is spread over it."""
@@ -117,70 +102,74 @@ class _Sweep:
         value = self.given[node]
         return value.unsqueeze(0).expand(steps, *value.shape)
 
-    def _at_once(self, stage: Stage, function: Callable[..., Any], start: int, end: int) -> None:
+    def _at_once(self, timed: Timed, start: int, end: int) -> None:
         steps = end - start
-        reads = [self._flat(stage, node, steps) for node in stage.reads]
-        for node, value in zip(stage.writes, function(steps * self.batch, *reads), strict=True):
-            if self.split.classes[node] is Class.REDUCED:
+        reads = [self.state[name] for name in timed.states]
+        for node, axis in timed.varying:
+            value = self._local(node, steps)
+            reads.append(value.flatten(0, 1) if axis == 0 else value.movedim(0, axis).flatten(axis, axis + 1))
+        reads += [self.given[node] for node in timed.fixed]
+        for (node, rows), value in zip(timed.writes, timed.function(steps * self.batch, *reads), strict=True):
+            if rows is None:
                 self._add(node, value)
                 continue
-            axis = _row_axis(node)
-            value = value.unflatten(axis, (steps, self.batch)).movedim(axis, 0)
-            self._keep(node, value, start, end)
+            value = value.unflatten(rows, (steps, self.batch))
+            self._keep(node, value if rows == 0 else value.movedim(rows, 0), start, end)
 
-    def _flat(self, stage: Stage, node: fx.Node, steps: int) -> Tensor:
-        """A read value with length x batch rows."""
-        kind = self.split.classes[node]
-        if kind is Class.FIXED:
-            return self.given[node]
-        if kind is Class.VARYING and any(self.delays[name][1] is node for name in stage.states):
-            return self.state[next(name for name in stage.states if self.delays[name][1] is node)]
-        axis = _row_axis(node)
-        return self._local(node, steps).movedim(0, axis).flatten(axis, axis + 1)
-
-    def _inside(self, stage: Stage, function: Callable[..., Any], start: int, end: int) -> None:
-        steps, count = end - start, len(stage.states)
-        varying = [node for node in stage.reads[count:] if self.split.classes[node] is Class.VARYING]
-        fixed = [self.given[node] for node in stage.reads[count + len(varying) :]]
-        columns = [self.local[node].unbind(0) for node in varying]
+    def _inside(self, timed: Timed, start: int, end: int) -> None:
+        steps, count, function, batch = end - start, len(timed.states), timed.function, self.batch
+        fixed = [self.given[node] for node in timed.fixed]
+        rooms = [self._room(node, (batch, *node.meta["val"].shape[1:]), start, end) for node in timed.placed]
+        columns = [self._local(node, steps).contiguous().unbind(0) for node, _ in timed.varying]
+        places = [room.unbind(0) for room in rooms]
         if self.reverse:
-            columns = [column[::-1] for column in columns]
-        state: Sequence[Tensor] = [self.state[name] for name in stage.states]
-        made: list[Sequence[Tensor]] = []
-        for read in zip(*columns, strict=True) if columns else repeat((), steps):
-            results = function(self.batch, *state, *read, *fixed)
+            columns, places = [column[::-1] for column in columns], [place[::-1] for place in places]
+        made: list[list[Tensor]] = [[] for _ in timed.loose]
+        state: Sequence[Tensor] = [self.state[name] for name in timed.states]
+        reads: Any = zip(*columns, strict=True) if columns else repeat((), steps)
+        rest: Any = zip(*places, strict=True) if places else repeat((), steps)
+        for read, place in zip(reads, rest, strict=True):
+            results = function(batch, *state, *read, *fixed, *place)
             state = results[:count]
-            made.append(results[count:])
-        self.state.update(zip(stage.states, state, strict=True))
-        if self.reverse:
-            made.reverse()
-        for index, node in enumerate(stage.writes):
-            self._keep(node, [step[index] for step in made], start, end)
+            for column, (index, _) in zip(made, timed.loose, strict=True):
+                column.append(results[index])
+        self.state.update(zip(timed.states, state, strict=True))
+        self.local.update(zip(timed.placed, rooms, strict=True))
+        del columns, results, state, read
+        for _, node in timed.loose:
+            column = made.pop(0)
+            self._keep(node, column[::-1] if self.reverse else column, start, end)
 
     def _keep(self, node: fx.Node, value: Tensor | list[Tensor], start: int, end: int) -> None:
         """Hold a sequence for the window, and in its place of the whole if the loop gives it out."""
-        delayed = node in self.wanted.values()
-        if node not in self.kept or (end - start == self.length and not delayed):
+        kept = node in self.program.kept
+        if not kept or (end - start == self.length and node not in self.owners):
             self.local[node] = torch.stack(value) if isinstance(value, list) else value
-            if node in self.kept:
+            if kept:
                 self.whole[node] = self.local[node]
             return
-        if node not in self.whole:
-            self.whole[node] = self._space(node, value[0], delayed)
-        place = self.whole[node][start:end]
+        self.local[node] = room = self._room(node, value[0].shape, start, end)
         if isinstance(value, list):
-            torch.stack(value, out=place)
+            torch.stack(value, out=room)
         else:
-            place.copy_(value)
-        self.local[node] = place
+            room.copy_(value)
 
-    def _space(self, node: fx.Node, like: Tensor, delayed: bool) -> Tensor:
-        """Room for a sequence; one more step in front (behind, if time is reversed) for the state before it."""
-        if not delayed:
-            return like.new_empty((self.length, *like.shape))
-        room = like.new_empty((self.length + 1, *like.shape))
-        name = next(name for name, found in self.wanted.items() if found is node)
-        room[-1 if self.reverse else 0] = self.initial[name]
+    def _room(self, node: fx.Node, shape: Sequence[int], start: int, end: int) -> Tensor:
+        """Memory for a sequence of the window: its place in the whole, if the loop gives it out."""
+        if node not in self.program.kept:
+            return self._space(node, end - start, shape)
+        if node not in self.whole:
+            owned = node in self.owners
+            self.whole[node] = self._with_first(node, shape) if owned else self._space(node, self.length, shape)
+        return self.whole[node][start:end]
+
+    def _space(self, node: fx.Node, steps: int, shape: Sequence[int]) -> Tensor:
+        return torch.empty((steps, *shape), dtype=node.meta["val"].dtype, device=self.device)
+
+    def _with_first(self, node: fx.Node, shape: Sequence[int]) -> Tensor:
+        """Room for the states after each step, behind (in front of, if time is reversed) the one before the first."""
+        room = self._space(node, self.length + 1, shape)
+        room[-1 if self.reverse else 0] = self.initial[self.owners[node]]
         return room[:-1] if self.reverse else room[1:]
 
     def _add(self, node: fx.Node, value: Tensor) -> None:
@@ -191,9 +180,10 @@ class _Sweep:
         return {name: self._before(name, node) for name, node in self.wanted.items()}
 
     def _before(self, name: str, node: fx.Node) -> Tensor:
-        """The same memory as the sequence after each step, one step earlier; a new one if that is an input."""
-        if node not in self.whole:
-            after, first = self._local_whole(node), self.initial[name].unsqueeze(0)
+        """The same memory as the sequence after each step, one step earlier; a new one if that is not its own."""
+        if node not in self.whole or name != self.owners[node]:
+            after = self.whole[node] if node in self.whole else self._local_whole(node)
+            first = self.initial[name].unsqueeze(0)
             return torch.cat([after[1:], first] if self.reverse else [first, after[:-1]])
         after = self.whole[node]
         step = after.stride(0)
@@ -201,26 +191,20 @@ class _Sweep:
         return after.as_strided(after.shape, after.stride(), place)
 
     def results(self) -> list[Tensor]:
-        for stage, function in self.stages:
-            if stage.kind == "finish":
-                reads = [self.totals[node] if node in self.totals else self.given[node] for node in stage.reads]
-                self.totals.update(zip(stage.writes, function(self.batch, *reads), strict=True))
-        return [self._result(port, node) for port, node in self._outputs()]
+        if self.program.finish is not None:
+            stage, function = self.program.finish
+            reads = [self.totals[node] if node in self.totals else self.given[node] for node in stage.reads]
+            self.totals.update(zip(stage.writes, function(self.batch, *reads), strict=True))
+        return [self._result(kind, name, node) for kind, name, node in self.program.outputs]
 
-    def _result(self, port: Any, node: fx.Node) -> Tensor:
-        if port.kind == "state":
-            return self.state[port.name]
-        if port.kind == "total":
+    def _result(self, kind: str, name: str, node: fx.Node) -> Tensor:
+        if kind == "state":
+            return self.state[name]
+        if kind == "total":
             return self.totals[node]
         return self.whole[node] if node in self.whole else self._local_whole(node)
 
     def _local_whole(self, node: fx.Node) -> Tensor:
-        """A result that is an input itself."""
+        """A result that is an input itself, or the same at every step."""
         value = self.given[node]
-        return value if self.split.classes[node] is Class.VARYING else value.expand(self.length, *value.shape)
-
-
-def _row_axis(node: fx.Node) -> int:
-    axis = clean_row_axis(node.meta["val"])
-    assert axis is not None, f"{node} has no row axis of its own"
-    return axis
+        return value if node in self.program.sequences else value.expand(self.length, *value.shape)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from leporello.loop.graph import call, copied
 from leporello.loop.port import Port
 
 if TYPE_CHECKING:
-    from leporello.loop.family import Family
     from leporello.loop.loop import Loop
 
 
@@ -42,9 +42,7 @@ class Draft:
         return next(node for port, node in self.outputs if (port.kind, port.name) == (kind, name))
 
     def set_output(self, kind: str, name: str, node: fx.Node) -> None:
-        self.outputs = [
-            (port, node if (port.kind, port.name) == (kind, name) else old) for port, old in self.outputs
-        ]
+        self.outputs = [(port, node if (port.kind, port.name) == (kind, name) else old) for port, old in self.outputs]
 
     def replace(self, node: fx.Node, instead: fx.Node) -> None:
         """Use another value wherever this one is used, as a result too."""
@@ -86,20 +84,3 @@ class Draft:
         self.graph.lint()
         inputs, outputs = (tuple(port for port, _ in side) for side in (self.inputs, self.outputs))
         return replace(self.origin, graph=self.graph, inputs=inputs, outputs=outputs, **changes)
-
-
-def copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A graph's copy, and each node's counterpart in it."""
-    copy, counterparts = fx.Graph(), {}
-    for node in graph.nodes:
-        counterparts[node] = copy.node_copy(node, counterparts.__getitem__)
-    return copy, counterparts
-
-
-def call(graph: fx.Graph, family: Family, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
-    """A new operator in a graph, with the shape of its value."""
-    node = graph.call_function(target, args, options)
-    values = fx.map_arg((args, options), lambda arg: arg.meta["val"])
-    with family.active(), torch.no_grad():
-        node.meta["val"] = target(*values[0], **values[1])
-    return node

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
@@ -129,8 +130,8 @@ class Drawing(TorchDispatchMode):
                 tries="draw with torch.rand_like, randn_like, bernoulli, normal or dropout and compute from that",
             )
         value = func(*args, **kwargs) if rule is None else _drawn(rule, self.source, func, args, kwargs)
-        if not torch.is_grad_enabled() and isinstance(value, Tensor) and func is not aten.detach.default:
-            return value.detach()
+        if not torch.is_grad_enabled() and func is not aten.detach.default:
+            return pytree.tree_map_only(Tensor, torch.Tensor.detach, value)
         return value
 
 

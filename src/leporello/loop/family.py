@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
@@ -21,17 +20,28 @@ _SIZES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the batch a trace imagines: th
 
 
 class Family:
-    """One symbol for the number of rows, and tensors without data that carry it."""
+    """One symbol for the number of rows, and tensors without data that carry it.
 
-    def __init__(self, taken: Sequence[int] = (), imagined: int | None = None) -> None:
-        self.imagined = imagined or next((size for size in _SIZES if size not in taken), 37)
-        self.shapes = ShapeEnv(duck_shape=False, specialize_zero_one=imagined is None)
+    taken   feature sizes, which the number of rows imagined by a trace must not be confused with
+    rows    a number instead of the symbol, for a step that decides by it
+    """
+
+    def __init__(self, taken: Sequence[int] = (), rows: int | None = None) -> None:
+        self.imagined = rows if rows is not None else next((size for size in _SIZES if size not in taken), 37)
+        self.shapes = ShapeEnv(
+            duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
+        )  # numbers and sizes made of data are refused where they are asked for: in the user's line
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
+        self.rows: Any = self.imagined if rows is not None else self._symbol()
+
+    def _symbol(self) -> Any:
+        from torch._dynamo.source import ConstantSource  # here, because it loads all of dynamo: most of a second
+
         source = ConstantSource("rows")
         symbol = self.shapes.create_symbol(
             self.imagined, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
         )
-        self.rows: Any = self.shapes.create_symintnode(symbol, hint=self.imagined, source=source)
+        return self.shapes.create_symintnode(symbol, hint=self.imagined, source=source)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, rows: bool) -> Tensor:
         """A tensor without data: [rows, *shape], or [*shape] for what has no row axis."""
@@ -45,9 +55,13 @@ class Family:
         with self.mode, enable_python_dispatcher():
             yield
 
-    def guarded(self) -> list[str]:
-        """What the trace had to assume about the number of rows: empty for a step that works for every batch."""
-        return [str(guard.expr) for guard in self.shapes.guards]
+    def guards(self) -> list[Any]:
+        """What the trace had to assume about the number of rows, and where: empty for a step that works for every batch."""
+        return list(self.shapes.guards)
+
+    def decided(self) -> bool:
+        """Whether the number of rows is a plain number: asked for, or made one by the step."""
+        return isinstance(self.rows, int) or bool(self.shapes.guards)
 
 
 def row_axes(value: Tensor) -> list[int]:
@@ -60,9 +74,13 @@ def clean_row_axis(value: Any) -> int | None:
     if not isinstance(value, Tensor):
         return None
     axes = row_axes(value)
-    if len(axes) != 1 or not value.shape[axes[0]].node.expr.is_symbol:
+    if len(axes) != 1 or not _is_symbol(value.shape[axes[0]]):
         return None
     return axes[0]
+
+
+def _is_symbol(size: Any) -> bool:
+    return bool(size.node.expr.is_symbol)
 
 
 def has_rows(value: Any) -> bool:

@@ -5,13 +5,15 @@ Knows spellings; knows nothing of time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
-from leporello.loop.draft import copied
+from leporello.loop.family import clean_row_axis
+from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.stop import stop
 
 aten = torch.ops.aten
@@ -26,6 +28,10 @@ SPELLING: dict[Any, Callable[..., Any]] = {
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
+    aten.addcmul.default: torch.addcmul,
+    aten.split.Tensor: torch.Tensor.split,
+    aten.native_layer_norm.default: torch.native_layer_norm,
+    aten.masked_fill.Scalar: torch.masked_fill,
     aten.tanh.default: torch.tanh,
     aten.sigmoid.default: torch.sigmoid,
     aten.relu.default: torch.relu,
@@ -36,7 +42,8 @@ SPELLING: dict[Any, Callable[..., Any]] = {
     aten.where.self: torch.where,
     aten.cat.default: torch.cat,
     aten.t.default: torch.t,
-    aten.view.default: torch.Tensor.view,
+    aten.view.default: torch.reshape,  # a value may lie in memory otherwise than its stand-in did
+    aten._unsafe_view.default: torch.reshape,
     aten.unsqueeze.default: torch.unsqueeze,
     aten.permute.default: torch.permute,
     aten.transpose.int: torch.transpose,
@@ -44,10 +51,56 @@ SPELLING: dict[Any, Callable[..., Any]] = {
 }
 
 
-def function_of(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a function of its placeholders; the result is the tuple of its results."""
+# Those of them that can write their result where they are told.
+PLACING = {
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.div,
+    torch.neg,
+    torch.mm,
+    torch.addmm,
+    torch.bmm,
+    torch.addcmul,
+    torch.tanh,
+    torch.sigmoid,
+    torch.exp,
+    torch.sqrt,
+    torch.where,
+    torch.cat,
+}
+
+
+def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int] | None = None) -> Callable[..., Any]:
+    """The graph as a function of its placeholders; the result is the tuple of its results.
+
+    placed   results that are written to memory the caller hands in, one more argument each, behind the others
+    order    the placeholders in the order of the arguments
+    """
     spelt, _ = copied(graph)
     for node in spelt.nodes:
         if node.op == "call_function":
             node.target = SPELLING.get(node.target, node.target)
+    made, places = results(spelt), placeholders(spelt)
+    if order is not None:
+        places = [places[index] for index in order]
+        for one, following in pairwise(places):
+            one.append(following)
+    last = places[-1]
+    for index in placed:
+        with spelt.inserting_after(last):
+            last = spelt.placeholder(f"place_{index}")
+        made[index].kwargs = {**made[index].kwargs, "out": last}
     return fx.GraphModule({}, spelt).forward
+
+
+def placeable(graph: fx.Graph) -> list[int]:
+    """The results of a graph that can be written to memory the caller hands in."""
+    found: list[int] = []
+    seen: set[fx.Node] = set()
+    for index, node in enumerate(results(graph)):
+        writes = node.op == "call_function" and SPELLING.get(node.target) in PLACING
+        if writes and node not in seen and clean_row_axis(node.meta["val"]) == 0:
+            found.append(index)
+            seen.add(node)
+    return found

@@ -1,4 +1,4 @@
-"""`Loop`: the graph of one step, whose states pass through delays. The one object everything else rewrites, views or runs.
+"""`Loop`: the graph of one step, whose states pass through delays. What everything else rewrites, views or runs.
 
 Knows its graph, what goes in and what comes out; knows nothing of cells, engines or derivatives.
 """
@@ -12,10 +12,13 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from leporello.loop.family import Family
+from leporello.loop.graph import placeholders, results
 from leporello.loop.port import Port
-from leporello.loop.split import Split, split
+from leporello.loop.split import split
+from leporello.loop.stages import Split
 from leporello.loop.text import text_of
 from leporello.loop.unfold import Unfolding, unfold
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -28,7 +31,7 @@ class Signature:
     home: nn.Module | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Loop:
     """The graph of one step with its delays.
 
@@ -53,12 +56,12 @@ class Loop:
     @property
     def placeholders(self) -> list[fx.Node]:
         """One per input, without the number of rows."""
-        return [node for node in self.graph.nodes if node.op == "placeholder"][1:]
+        return placeholders(self.graph)[1:]
 
     @property
     def results(self) -> list[fx.Node]:
         """One per output."""
-        return list(self.graph.output_node().args[0])  # type: ignore[arg-type]
+        return results(self.graph)
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -68,7 +71,7 @@ class Loop:
     @property
     def decides_by_rows(self) -> bool:
         """Whether it was traced for one number of rows only."""
-        return self.meets is not None and bool(self.family.guarded())
+        return self.meets is not None and self.family.decided()
 
     @property
     def parameters(self) -> dict[str, Tensor | None]:
@@ -79,7 +82,9 @@ class Loop:
     def delays(self) -> dict[str, tuple[fx.Node, fx.Node]]:
         """For each state leaf the value that enters its delay and the one that leaves it, a step later."""
         into = {port.name: node for port, node in zip(self.outputs, self.results, strict=True) if port.kind == "state"}
-        out = {port.name: node for port, node in zip(self.inputs, self.placeholders, strict=True) if port.kind == "state"}
+        out = {
+            port.name: node for port, node in zip(self.inputs, self.placeholders, strict=True) if port.kind == "state"
+        }
         return {name: (into[name], node) for name, node in out.items()}
 
     def invariant(self, name: str) -> Tensor | None:
@@ -102,6 +107,10 @@ class Loop:
     def text(self) -> str:
         """The loop as text, one line a value; `leporello.loop.text.loop_from` reads it back."""
         return text_of(self)
+
+    def __repr__(self) -> str:
+        states = ", ".join(self.delays) or "none"
+        return f"<Loop of {self.name}: {len(self.nodes)} operators, states: {states}>"
 
     def replace(self, **changes: Any) -> Loop:
         return replace(self, **changes)

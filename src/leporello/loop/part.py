@@ -6,13 +6,14 @@ part that does not wait for the state leaves the loop. It lives beside `split`, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from leporello.loop.classes import Class, classes
 from leporello.loop.draft import Draft
+from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
     from leporello.loop.loop import Loop
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 
 
 def part(loop: Loop) -> Loop:
-    """Where a joined row waits for a state in part only, give every piece its own product with its own rows of the matrix."""
+    """Where a joined row waits for a state in part only, give every piece its own product."""
     if not any(_joined(node) for node in loop.nodes):
         return loop
     draft = Draft(loop)
@@ -40,10 +41,10 @@ def _joined(node: fx.Node) -> list[fx.Node]:
     """The pieces of the row that a product multiplies, [] if it is no product of joined pieces."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return []
-    joined = node.args[-2]
-    if joined.target is not aten.cat.default or len(joined.args) < 2 or joined.args[1] not in (1, -1):  # type: ignore[union-attr]
+    joined = arguments(node)[-2]
+    if joined.target is not aten.cat.default or len(joined.args) < 2 or joined.args[1] not in (1, -1):
         return []
-    return list(joined.args[0])  # type: ignore[union-attr,arg-type]
+    return list(joined.args[0])
 
 
 def _waiting(draft: Draft) -> set[fx.Node]:
@@ -57,15 +58,15 @@ def _waiting(draft: Draft) -> set[fx.Node]:
 
 def _parted(draft: Draft, node: fx.Node, pieces: list[fx.Node], waiting: set[fx.Node]) -> fx.Node:
     """The sum of the pieces' products, those that wait for a state last."""
-    matrix = node.args[-1]
+    matrix = arguments(node)[-1]
     widths = [piece.meta["val"].shape[1] for piece in pieces]
     starts = [sum(widths[:index]) for index in range(len(pieces))]
     placed = sorted(zip(pieces, starts, widths, strict=True), key=lambda found: found[0] in waiting)
-    total = node.args[0] if node.target is aten.addmm.default else None
+    total: Any = node.args[0] if node.target is aten.addmm.default else None
     for piece, start, width in placed:
         own = draft.call(aten.slice.Tensor, matrix, 0, start, start + width)
         if total is None:
             total = draft.call(aten.mm.default, piece, own)
         else:
             total = draft.call(aten.addmm.default, total, piece, own)
-    return total  # type: ignore[return-value]
+    return total

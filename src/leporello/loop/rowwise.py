@@ -6,6 +6,7 @@ Known shortcoming: a dependence that vanishes for the present parameters (a gain
 from __future__ import annotations
 
 import operator
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.function import function_of
+from leporello.loop.translate import line_text
 
 if TYPE_CHECKING:
     from leporello.loop.loop import Loop
@@ -32,13 +34,19 @@ def why_rows_meet(
     loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
 ) -> str | None:
     """The reason in a sentence, None if rows stay apart."""
-    guards = loop.family.guarded()
-    if guards:
-        return f"the step decides by the number of rows in the batch ({guards[0]})"
+    if loop.family.decided():
+        return f"the step decides by the number of rows in the batch{_where(loop)}"
     used = _row_count_as_number(loop)
     if used:
         return f"the number of rows in the batch is used as a number in {used}"
     return _differs_alone(loop, sequences, states)
+
+
+def _where(loop: Loop) -> str:
+    """The line that asks for the number of rows, in brackets."""
+    frames = [getattr(guard.sloc, "framework_loc", None) for guard in loop.family.guards()]
+    lines = [line_text(frame) for frame in frames if isinstance(frame, traceback.FrameSummary)]
+    return f" ({lines[0]})" if lines else ""
 
 
 def _row_count_as_number(loop: Loop) -> str | None:
@@ -52,10 +60,10 @@ def _row_count_as_number(loop: Loop) -> str | None:
             if node.target in (operator.add, operator.mul, operator.sub, operator.floordiv):
                 counts.add(node)
                 continue
-            return str(node.target)
+            return node.target.__name__  # type: ignore[union-attr]
         for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
             if "SymInt" not in str(argument.type) and "int" not in str(argument.type) and _holds(given, taken):
-                return str(node.target)
+                return node.target._schema.name.split("::")[1]
     return None
 
 
@@ -78,7 +86,9 @@ def _differs_alone(
     with torch.autocast(_device(values), enabled=False):
         together = step(_ROWS, *values)
         for row in range(_ROWS):
-            own = [value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)]
+            own = [
+                value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)
+            ]
             for port, all_rows, alone in zip(loop.outputs, together, step(1, *own), strict=True):
                 if not _close(all_rows[row : row + 1], alone):
                     return f"'{port.name}' of a row changes with the other rows of the batch"

@@ -14,6 +14,8 @@ from torch import fx
 from leporello.loop.classes import Class, classes, is_part
 from leporello.loop.components import components
 from leporello.loop.draft import Draft
+from leporello.loop.family import has_rows
+from leporello.loop.graph import arguments
 from leporello.loop.part import part
 from leporello.loop.stages import Split, Stage
 from leporello.loop.writer import Writer
@@ -33,23 +35,34 @@ def split(loop: Loop) -> Split:
     return Split(loop=loop, stages=_stages(loop, kinds, order, _placed(loop, kinds, order)), classes=kinds)
 
 
+def values_on_cycles(loop: Loop) -> set[fx.Node]:
+    """What must run step by step."""
+    return {node for component in _ordered(loop, classes(loop)) if len(component) > 1 for node in component}
+
+
 def states_on_cycles(loop: Loop) -> set[str]:
     """The states whose delay closes a cycle; the others are constant, or a mere shift."""
-    cyclic = {node for component in _ordered(loop, classes(loop)) if len(component) > 1 for node in component}
+    cyclic = values_on_cycles(loop)
     return {name for name, (_, out) in loop.delays.items() if out in cyclic}
 
 
 def _one_result_each(loop: Loop) -> Loop:
-    """Operators that compute several gradients become one operator per gradient, so that each can find its own stage."""
+    """An operator with gradients both of rows and of invariants becomes two, so that each can find its own stage."""
     draft = Draft(loop)
     for node in list(draft.graph.nodes):
         if node.op != "call_function" or not _masked(node):
             continue
-        for taken in list(node.users):
-            mask = [index == taken.args[1] for index in range(len(node.args[-1]))]
-            with draft.before(taken):
-                alone = draft.call(node.target, *node.args[:-1], mask)
-            taken.replace_input_with(node, alone)
+        for rows in (True, False):
+            takers = [taker for taker in node.users if has_rows(taker.meta["val"]) is rows]
+            if not takers or len(takers) == len(node.users):
+                continue
+            asked = {taker.args[1] for taker in takers}
+            with draft.before(takers[0]):
+                alone = draft.call(
+                    node.target, *node.args[:-1], [index in asked for index in range(len(node.args[-1]))]
+                )
+            for taker in takers:
+                taker.replace_input_with(node, alone)
     return draft.close()
 
 
@@ -60,7 +73,7 @@ def _masked(node: fx.Node) -> bool:
         isinstance(target, torch._ops.OpOverload)
         and bool(target._schema.arguments)
         and target._schema.arguments[-1].name == "output_mask"
-        and sum(bool(asked) for asked in node.args[-1]) > 1  # type: ignore[union-attr,misc]
+        and sum(bool(asked) for asked in arguments(node)[-1]) > 1
     )
 
 
@@ -71,7 +84,9 @@ def _ordered(loop: Loop, kinds: Classes) -> list[list[fx.Node]]:
     for into, out in loop.delays.values():
         if out in before:
             before[out].append(into)
-    return components(varying, {node: [s for s in found if kinds[s] is Class.VARYING] for node, found in before.items()})
+    return components(
+        varying, {node: [s for s in found if kinds[s] is Class.VARYING] for node, found in before.items()}
+    )
 
 
 def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:
@@ -88,7 +103,7 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:
             place[node] = min(limits, default=2 * len(insides))
     for node in loop.nodes:  # one of several results is found where its operator is
         if is_part(node) and node in place:
-            place[node] = place[node.args[0]]  # type: ignore[index]
+            place[node] = place[arguments(node)[0]]
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind != "state":
             place.pop(node, None)  # sequences are there from the beginning
@@ -106,7 +121,7 @@ def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Place
                 timed[place[node]].compute(node)
     for node in loop.nodes:
         if kinds[node] is Class.REDUCED:
-            home = next((writer for writer in timed if is_part(node) and writer.has(node.args[0])), None)  # type: ignore[arg-type]
+            home = next((writer for writer in timed if is_part(node) and writer.has(arguments(node)[0])), None)
             (home or timed[_when_complete(node, place)]).compute(node)
     _write_results(loop, kinds, place, once, timed, finish)
     _write_what_is_read(kinds, place, once, timed, finish)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.classes import Class
+from leporello.loop.classes import Class, is_part, is_view
 
 if TYPE_CHECKING:
     from leporello.loop.loop import Loop
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stage:
     """Part of a split.
 
@@ -36,30 +36,51 @@ class Stage:
     writes: tuple[fx.Node, ...]
     states: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Stage, {self.kind}: {', '.join(self.operators) or 'nothing but views'}>"
+
     @property
     def operators(self) -> list[str]:
-        """The names of what runs here, in order."""
-        return [_spelt(node) for node in self.graph.nodes if node.op == "call_function"]
+        """The names of what runs here, in order, without those that only look at a value another way."""
+        return [
+            _spelt(node)
+            for node in self.graph.nodes
+            if node.op == "call_function" and not is_view(node) and not is_part(node)
+        ]
 
+    @property
     def products(self) -> list[str]:
-        """The invariants that are multiplied here, by name."""
+        """The invariants that are multiplied here, by name, in order."""
+        places = [node for node in self.graph.nodes if node.op == "placeholder"][1:]
+        homes = dict(zip(places, self.reads, strict=True))
         names = []
         for node in self.graph.nodes:
-            if node.op == "call_function" and "mm" in _spelt(node):
-                names += [_origin(source) for source in node.all_input_nodes if source.meta["class"] is Class.FIXED]
+            if node.op == "call_function" and _spelt(node) in ("mm", "addmm", "bmm", "baddbmm"):
+                names += [name for factor in node.args[-2:] for name in _origins(factor, homes)]
         return names
 
 
 def _spelt(node: fx.Node) -> str:
-    target = node.target
-    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__  # type: ignore[union-attr]
+    target: Any = node.target
+    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 
-def _origin(node: fx.Node) -> str:
-    return node.meta.get("origin") or node.meta.get("label") or node.name
+def _origins(factor: Any, homes: Mapping[fx.Node, fx.Node]) -> list[str]:
+    """The names of the invariants that a factor is made of, [] if it varies."""
+    while is_view(factor):
+        factor = factor.args[0]
+    if factor.meta.get("class") is not Class.FIXED:
+        return []
+    found, waiting = [], [homes.get(factor, factor)]
+    while waiting:
+        node = waiting.pop()
+        if node.op == "placeholder":
+            found.append(str(node.meta.get("label") or node.name))
+        waiting += node.all_input_nodes
+    return [" and ".join(dict.fromkeys(found[::-1]))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """A loop as a list of stages; each runs when those before it have.
 
@@ -71,6 +92,9 @@ class Split:
     loop: Loop
     stages: tuple[Stage, ...]
     classes: Mapping[fx.Node, Class]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Split of {self.loop.name}", *(f"  {stage!r}" for stage in self.stages)]) + ">"
 
     @property
     def insides(self) -> list[Stage]:

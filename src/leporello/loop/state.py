@@ -6,6 +6,7 @@ Knows trees and names; knows nothing of cells or time.
 from __future__ import annotations
 
 import functools
+import re
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch.utils import _pytree as pytree
 Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () has no leaf
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def state_type(names: tuple[str, ...]) -> type:
     """The named tuple of a state with these leaves; the same names give the same type, and it can be pickled."""
     made = namedtuple("State", names)  # type: ignore[misc]
@@ -120,12 +121,24 @@ def _shape_of(tree: Tree) -> Any:
 def described(tree: Tree) -> str:
     """A tree in the user's words: `(float32 [3, 4], int64 [3])`."""
     if isinstance(tree, Tensor):
-        return f"{dtype_name(tree.dtype)} {list(tree.shape)}"
+        return f"{dtype_name(tree.dtype)} [{', '.join(map(_size_text, tree.shape))}]"
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{key}: {described(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        named = zip(tree._fields, tree, strict=True)
+        return "(" + ", ".join(f"{name}: {described(value)}" for name, value in named) + ")"
     if isinstance(tree, (tuple, list)):
-        return "(" + ", ".join(described(value) for value in tree) + ("," if len(tree) == 1 else "") + ")"
+        inside = ", ".join(map(described, tree))
+        return f"[{inside}]" if isinstance(tree, list) else f"({inside}{',' if len(tree) == 1 else ''})"
     return type(tree).__name__ if tree is not None else "None"
+
+
+def _size_text(size: Any) -> str:
+    """A size; the symbol of a trace, of which there is one, is the batch."""
+    if not hasattr(size, "node"):
+        return str(size)
+    symbols = {str(symbol): "batch" for symbol in size.node.expr.free_symbols}
+    return re.sub(r"\w+", lambda word: symbols.get(word[0], word[0]), str(size.node.expr)).replace("*", " * ")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

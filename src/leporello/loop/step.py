@@ -38,12 +38,13 @@ def as_module(cell: Any) -> nn.Module:
     """A cell, a plain module or a function as a module."""
     if isinstance(cell, nn.Module):
         return cell
-    if callable(cell):
+    if callable(cell) and not isinstance(cell, type):
         return FunctionCell(cell)
     raise ArgumentError(
         "the argument 'cell' is no step.",
-        came=type(cell).__name__,
+        came=f"the class {cell.__name__}" if isinstance(cell, type) else type(cell).__name__,
         expected="an lp.Cell, a module or a function (x, state) -> (output, next state)",
+        tries=f"{cell.__name__}(...) makes one" if isinstance(cell, type) else None,
     )
 
 
@@ -64,15 +65,23 @@ def state_names(cell: nn.Module, state: Tree) -> list[str]:
 
 
 def place_of(cell: nn.Module) -> str:
-    """A cell in the user's words: its class, file and line."""
+    """A cell in the user's words: its class, file and line; one of ours that goes round others names them."""
+    if type(cell).__module__.startswith("leporello.modules."):
+        inside = ", ".join(place_of(part) for part in _parts(cell))
+        return inside if type(cell).__name__.startswith("_") else f"{type(cell).__name__} of {inside}"
     source = cell.function if isinstance(cell, FunctionCell) else type(cell)
-    name = getattr(source, "__name__", type(cell).__name__)
+    name = getattr(source, "__name__", type(source).__name__)
     try:
         path = inspect.getsourcefile(source) or ""
         line = inspect.getsourcelines(source)[1]
     except (OSError, TypeError):
         return name
     return f"{name} ({path.rsplit('/', 1)[-1]}, line {line})"
+
+
+def _parts(cell: nn.Module) -> list[nn.Module]:
+    found = [part for child in cell.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
+    return [part for part in found if isinstance(part, Cell)]
 
 
 def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -82,8 +91,11 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
         raise ArgumentError(
             "a step returns two results, the output and the next state.",
             cell=place_of(cell),
-            came=described(result),
-            tries="end forward with `return output, state` (state is () for a cell without one)",
+            came=_counted(result),
+            expected="(output, next state)",
+            tries="lp.from_torch(cell)"
+            if isinstance(cell, nn.RNNCellBase)
+            else "end forward with `return output, state`; the state is () for a cell without one",
         )
     output, after = result
     kept = same_structure(after, state)
@@ -96,6 +108,12 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             tries="return the state in the structure it came in with",
         )
     return output, _fed(cell, output, kept)
+
+
+def _counted(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"{len(result)} values: {described(result)}"
+    return "None" if result is None else f"one value: {described(result)}"
 
 
 def _fed(cell: nn.Module, output: Tree, state: Tree) -> Tree:
@@ -132,8 +150,15 @@ def names_heard(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
         try:
             yield heard
         finally:
-            sys.setprofile(outer)
+            _profile_again(outer)
         heard.update(said)
+
+
+def _profile_again(outer: Any) -> None:
+    """The profiler that was at work before; cProfile's is an object that has to be started, not a function."""
+    sys.setprofile(outer if outer is None or callable(outer) else None)
+    if hasattr(outer, "enable"):
+        outer.enable()
 
 
 def _plain(module: nn.Module) -> bool:

@@ -20,6 +20,8 @@ def text_of(loop: Loop) -> str:
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         kind = port.kind if port.distribution is None else f"{port.kind} {port.distribution}"
         device = "" if port.device.type == "cpu" else f" on {port.device}"
+        if port.name in loop.constants:
+            kind, device = "constant", f"{device} = {loop.constants[port.name].tolist()!r}"
         lines.append(f"  {kind:<10} {node.name} = {port.name!r} {port}{device}")
     for node in loop.nodes:
         lines.append(f"  {node.name} = {_spelt(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}")

@@ -1,7 +1,7 @@
 """`tidy`: what make_fx leaves in a graph and a Loop does not need.
 
-Constants become placeholders, writes back to inputs go, slices that take everything and copies onto fresh memory
-become what they stand for. Knows ATen spellings; knows nothing of cells.
+Constants become placeholders, writes back to inputs and assertions go, slices that take everything and copies onto fresh
+memory become what they stand for. Knows ATen spellings; knows nothing of cells.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.draft import call
 from leporello.loop.family import Family
+from leporello.loop.graph import arguments, call, placeholders
 from leporello.loop.stop import stop
 
 aten = torch.ops.aten
@@ -32,15 +32,17 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, T
         elif node.target is aten.copy_.default:
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
+        elif _gives_nothing(node):
+            graph.erase_node(node)
     return constants
 
 
 def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, Tensor]:
     constants: dict[str, Tensor] = {}
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    last = placeholders(graph)[-1]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
-        value = getattr(module, node.target)
-        value = getattr(value, "constant", None) if hasattr(value, "fake_mode") else value
+        held: Any = getattr(module, str(node.target))
+        value: Tensor = held.constant if hasattr(held, "fake_mode") else held
         name = f"constant{len(constants)}"
         constants[name] = value.detach()
         with graph.inserting_after(last):
@@ -49,6 +51,11 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
         node.replace_all_uses_with(last)
         graph.erase_node(node)
     return constants
+
+
+def _gives_nothing(node: fx.Node) -> bool:
+    """Whether it only asserts something, as one_hot does of its classes: a Loop holds values and nothing else."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
 def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:
@@ -65,20 +72,22 @@ def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:
 
 
 def _takes_everything(node: fx.Node) -> bool:
-    given = node.args[1:] if node.target is aten.slice.Tensor else node.args[2:]
-    axis, start, end, step = (*given, *(0, None, None, 1)[len(given) :])
-    size = node.args[0].meta["val"].shape[axis]  # type: ignore[union-attr]
+    source, *given = arguments(node)
+    given = given if node.target is aten.slice.Tensor else given[1:]
+    defaults: list[Any] = [0, None, None, 1]
+    axis, start, end, step = given + defaults[len(given) :]
+    size = source.meta["val"].shape[axis]
     beyond = isinstance(end, int) and (end == sys.maxsize or (isinstance(size, int) and end >= size))
-    return start in (0, None) and (end is None or beyond) and step == 1
+    return bool(start in (0, None) and (end is None or beyond) and step == 1)
 
 
 def _copied(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node:
     """A copy onto memory of known shape and dtype is its source, spread and cast."""
-    onto, source = node.args[:2]
+    onto, source = arguments(node)[:2]
     wanted, value = onto.meta["val"], source.meta["val"]
     with graph.inserting_before(node):
         if value.dtype != wanted.dtype:
             source = call(graph, family, aten._to_copy.default, source, dtype=wanted.dtype)
-        if value.dim() != wanted.dim() or any(a is not b and a != b for a, b in zip(value.shape, wanted.shape)):
+        if str(value.shape) != str(wanted.shape):
             source = call(graph, family, aten.expand_as.default, source, onto)
     return source

@@ -17,24 +17,20 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from leporello.loop.draft import copied
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.family import Family
+from leporello.loop.graph import copied
+from leporello.loop.graph import results as graph_results
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.names import label_all
 from leporello.loop.port import Port
-from leporello.loop.refusals import (
-    refuse_before,
-    refuse_buffer_writes,
-    refuse_mixed_rows,
-    refuse_shared_draws,
-    refuse_states,
-    translated,
-)
+from leporello.loop.refusals import refuse_before, refuse_mixed_rows, refuse_shared_draw, refuse_states
 from leporello.loop.rowwise import why_rows_meet
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import names_heard, place_of, state_names, take
 from leporello.loop.tidy import tidy
+from leporello.loop.translate import translated
+from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
 
 aten = torch.ops.aten
 
@@ -60,12 +56,21 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
     """
     leaves = _flat(cell, x, state)
     refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
-    family = Family(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], imagined=rows)
-    with translated(cell, leaves.sequences), _same_autocast():
+    family = Family(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
+    with translated(cell, leaves.sequences, leaves.states, family), unchanged(cell), _same_autocast():
         draws = _draws_wanted(cell, leaves, family)
         graph, outputs, ports = _graph(cell, leaves, draws, family)
     loop = _loop(cell, leaves, family, graph, outputs, ports)
-    return loop.replace(meets=why_rows_meet(loop, leaves.sequences, leaves.states))
+    return loop.replace(meets=_meets(cell, x, state, loop, leaves))
+
+
+def _meets(cell: nn.Module, x: Tree, state: Tree, loop: Loop, leaves: _Leaves) -> str | None:
+    try:
+        return why_rows_meet(loop, leaves.sequences, leaves.states)
+    except Exception:  # what stand-ins do not notice, such as mixed dtypes
+        with translated(cell, leaves.sequences, leaves.states, loop.family), torch.no_grad():
+            take(cell, x, state)  # fails in the user's line
+        raise
 
 
 def _flat(cell: nn.Module, x: Tree, state: Tree) -> _Leaves:
@@ -120,7 +125,10 @@ class _Taken(nn.Module):
         self.cell = cell
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
-        return take(self.cell, x, state)
+        before = held_tensors(self.cell)
+        result = take(self.cell, x, state)
+        refuse_exchanged(self.cell, before)
+        return result
 
 
 def _device_type(leaves: _Leaves) -> str:
@@ -140,12 +148,14 @@ def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw
     wanted: list[Draw] = []
 
     def note(draw: Draw) -> Tensor:
+        refuse_shared_draw(draw, family)
         wanted.append(draw)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
-    with family.active(), torch.enable_grad(), Drawing(note):
-        _flat_step(cell, leaves, *_stand_ins(leaves, family))
-    refuse_shared_draws(cell, wanted)
+    sequences, invariants, states = _stand_ins(leaves, family)
+    names = [name for name, _ in leaves.invariants]
+    with family.active(), torch.enable_grad(), Drawing(note), NoWrites(dict(zip(names, invariants, strict=True))):
+        _flat_step(cell, leaves, sequences, invariants, states)
     return wanted
 
 
@@ -162,7 +172,7 @@ def _graph(
         found["outputs"] = leaf_names(output, "o")
         found["present"] = [isinstance(leaf, Tensor) for leaf in output_leaves]
         refuse_states(cell, leaves.states, after, states)
-        refuse_mixed_rows(cell, found["outputs"], output_leaves, family)
+        refuse_mixed_rows(found["outputs"], output_leaves, family)
         kept = [leaf for leaf in output_leaves if isinstance(leaf, Tensor)]
         found["counts"] = (len(kept), len(after))
         found["heard"] = list(heard)
@@ -179,7 +189,6 @@ def _loop(
     cell: nn.Module, leaves: _Leaves, family: Family, module: fx.GraphModule, found: Any, draws: list[tuple[str, int]]
 ) -> Loop:
     graph, _ = copied(module.graph)
-    refuse_buffer_writes(cell, graph, [name for name, _ in leaves.invariants], len(leaves.sequences))
     constants = tidy(graph, module, family)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"][1:]
     named = [
@@ -193,7 +202,7 @@ def _loop(
         _port(kind, name, node, rows=kind != "invariant", distribution=distribution)
         for (kind, name, distribution), node in zip(named, placeholders, strict=True)
     )
-    results = list(graph.output_node().args[0])
+    results = graph_results(graph)
     n_outputs, n_states = found["counts"]
     output_names = [name for name, there in zip(found["outputs"], found["present"], strict=True) if there]
     outputs = tuple(

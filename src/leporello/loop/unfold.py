@@ -6,7 +6,7 @@ what the fast engines are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,15 @@ from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.draws import Draw, fresh
+from leporello.loop.graph import results
+from leporello.loop.port import Port
 from leporello.loop.state import Tree
 
 if TYPE_CHECKING:
     from leporello.loop.loop import Loop
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Unfolding:
     """The strip: an acyclic graph with a copy of the step per time.
 
@@ -35,6 +37,9 @@ class Unfolding:
     graph: fx.Graph
     steps: int
 
+    def __repr__(self) -> str:
+        return f"<Unfolding of {self.loop.name}: {self.steps} steps, {len(self.nodes)} operators>"
+
     @property
     def nodes(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "call_function"]
@@ -43,17 +48,47 @@ class Unfolding:
     def parameters(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "placeholder" and node.meta.get("time") is None][1:]
 
-    def run(self, inputs: Tree = None, state: Tree = None, draws: Sequence[Tensor] | None = None) -> tuple[Tree, Tree]:
+    def run(
+        self,
+        inputs: Tree = None,
+        state: Tree = None,
+        *,
+        draws: Sequence[Tensor] | None = None,
+        given: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tree, Tree]:
         """Outputs and final state, computed node by node.
 
         inputs   a tree of (steps, batch, ...) tensors; None for a system without input
         state    the state before the first step; by default the cell's initial state
         draws    random numbers, (steps, batch, ...) each; fresh ones by default
+        given    other inputs of the loop by name: `y` of a loss, `call.target`, `call.reset` and the like
         """
-        loop, signature = self.loop, self.loop.signature
+        signature = self.loop.signature
         if signature is None:
             raise ArgumentError("this loop knows no structure of inputs and states.", expected="a loop from lp.fold")
         sequences = [leaf for leaf in pytree.tree_leaves(inputs) if leaf is not None]
+        self._refuse_length(sequences)
+        states = pytree.tree_leaves(state if state is not None else self._initial(sequences))
+        batch = sequences[0].shape[1] if sequences else states[0].shape[0] if states else 1
+        waiting = {
+            "sequence": iter(sequences),
+            "state": iter(states),
+            "draw": iter(self._fresh(batch) if draws is None else draws),
+        }
+        values = [self._value(port, waiting, given or {}) for port in self.loop.inputs]
+        named = self._named(self._evaluated(batch, values))
+        outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
+        final = [
+            named.get(("total", f"call.final.{name}"), value)
+            for (kind, name), value in named.items()
+            if kind == "state"
+        ]
+        return (
+            pytree.tree_unflatten([next(outputs) if there else None for there in signature.present], signature.outputs),
+            pytree.tree_unflatten(final, signature.state),
+        )
+
+    def _refuse_length(self, sequences: Sequence[Tensor]) -> None:
         for leaf in sequences:
             if leaf.shape[0] != self.steps:
                 raise ArgumentError(
@@ -62,26 +97,29 @@ class Unfolding:
                     expected=f"{self.steps}",
                     tries=f"unfold it with loop.unfold({leaf.shape[0]})",
                 )
-        states = pytree.tree_leaves(state if state is not None else self._initial(sequences))
-        batch = (sequences[0].shape[1] if sequences else states[0].shape[0] if states else 1)
-        kinds = ("sequence", "draw", "state")
-        given = {"sequence": sequences, "state": states, "draw": draws or self._fresh(batch)}
-        counters = dict.fromkeys(kinds, 0)
-        by_port: dict[int, Any] = {}
-        for index, port in enumerate(loop.inputs):
-            if port.kind in counters:
-                by_port[index] = given[port.kind][counters[port.kind]]
-                counters[port.kind] += 1
-            else:
-                by_port[index] = loop.invariant(port.name)
-        results = self._evaluated(batch, by_port)
-        per_step = sum(port.kind != "state" for port in loop.outputs)
-        outputs = [torch.stack(results[i : per_step * self.steps : per_step]) for i in range(per_step)]
-        waiting = iter(outputs)
-        return (
-            pytree.tree_unflatten([next(waiting) if there else None for there in signature.present], signature.outputs),
-            pytree.tree_unflatten(results[per_step * self.steps :], signature.state),
-        )
+
+    def _value(self, port: Port, waiting: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]) -> Tensor:
+        if port.name in given:
+            return given[port.name]
+        value = next(waiting[port.kind], None) if port.kind in waiting else self.loop.invariant(port.name)
+        if value is None:
+            raise ArgumentError(
+                f"the {port.kind} '{port.name}' has no value.",
+                expected=str(port),
+                tries=f"strip.run(inputs, state, given={{{port.name!r}: value}})",
+            )
+        return value
+
+    def _named(self, found: list[Tensor]) -> dict[tuple[str, str], Tensor]:
+        """Results by kind and name: sequences stacked, totals summed, states as they end."""
+        timed = [port for port in self.loop.outputs if port.kind != "state"]
+        states = [port for port in self.loop.outputs if port.kind == "state"]
+        named: dict[tuple[str, str], Tensor] = {}
+        for index, port in enumerate(timed):
+            column = torch.stack(found[index : len(timed) * self.steps : len(timed)])
+            named[port.kind, port.name] = column if port.kind == "sequence" else column.sum(0)
+        last = found[len(timed) * self.steps :]
+        return named | {(port.kind, port.name): value for port, value in zip(states, last, strict=True)}
 
     def _initial(self, sequences: Sequence[Tensor]) -> Tree:
         home = self.loop.signature.home if self.loop.signature else None
@@ -89,7 +127,9 @@ class Unfolding:
             return ()
         if not hasattr(home, "initial_state"):
             raise MissingState(
-                "this cell declares no initial state.", expected="the argument 'state'", tries="strip.run(inputs, state)"
+                "this cell declares no initial state.",
+                expected="the argument 'state'",
+                tries="strip.run(inputs, state)",
             )
         floats = sequences and sequences[0].is_floating_point()
         dtype = sequences[0].dtype if floats else None
@@ -102,22 +142,22 @@ class Unfolding:
             if port.kind == "draw"
         ]
 
-    def _evaluated(self, batch: int, by_port: dict[int, Any]) -> list[Tensor]:
+    def _evaluated(self, batch: int, given: list[Tensor]) -> list[Tensor]:
         values: dict[fx.Node, Any] = {}
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 index, time = node.meta["port"], node.meta.get("time")
-                value = batch if index is None else by_port[index]
+                value: Any = batch if index is None else given[index]
                 values[node] = value[time - 1] if time else value
             elif node.op == "call_function":
                 args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*args, **options)
-        return [values[node] for node in self.graph.output_node().args[0]]  # type: ignore[union-attr]
+        return [values[node] for node in results(self.graph)]
 
 
 def unfold(loop: Loop, steps: int) -> Unfolding:
     """One copy of each operator per step, every invariant once, the delays as edges from step to step."""
-    if not isinstance(steps, int) or steps < 1:
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
     graph = fx.Graph()
     shared = _shared_inputs(loop, graph)
@@ -133,7 +173,8 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
             for into, out in loop.delays.values():
                 timed[time][out] = values[into]
     last = timed[-1]
-    graph.output(tuple([*per_step, *(last[into] for into, _ in loop.delays.values())]))
+    states = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.kind == "state"]
+    graph.output((*per_step, *(last[node] for node in states)))
     return Unfolding(loop, graph, steps)
 
 

@@ -5,7 +5,8 @@ Knows the user's words for what is wrong; knows nothing of loops or engines.
 
 from __future__ import annotations
 
-import numbers
+import functools
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, MissingState, StateMismatch
-from leporello.loop.cell import Cell
+from leporello.loop.cell import Cell, features_of
+from leporello.loop.refusals import refuse_batchless, refuse_devices
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, same_structure
 from leporello.loop.step import place_of, state_names
+from leporello.modules.timed import checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.modules.words import Words
 
 
 @dataclass
@@ -58,33 +62,33 @@ def understood(
     steps: int | None = None,
     draws: Sequence[Tensor] | None = None,
     batch_first: bool = False,
+    one_step: bool = False,
 ) -> Call:
-    """Check a call's arguments and bring them into one form."""
-    packed = None
-    if isinstance(inputs, PackedSequence):
-        packed = inputs
-        inputs, lengths = _unpacked(inputs, lengths)
-    elif batch_first:
-        inputs, targets, resets, forcing = (_swapped(value) for value in (inputs, targets, resets, forcing))
-    sequences = _sequences(cell, inputs)
-    length, batch = _sizes(cell, sequences, state, targets, steps)
+    """Check a call's arguments and bring them into one form.
+
+    one_step   the arguments come without the length axis
+    """
+    words = Words(one_step, batch_first)
+    packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
+    targets, resets, forcing = (words.taken(value) for value in (targets, resets, forcing))
+    if packed is not None:
+        inputs, lengths = _unpacked(packed, lengths)
+    else:
+        inputs = words.taken(inputs)
+    draws = words.taken(draws) if one_step else draws
+    sequences = _sequences(cell, inputs, Words() if packed is not None else words)
+    length, batch = _sizes(cell, sequences, state, targets, 1 if one_step else steps)
     home = _home(cell, sequences, state)
     state = _state(cell, state, batch, home)
     call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
-    call.lengths = _lengths(lengths, length, batch, call.device)
-    call.resets = _booleans("resets", resets, length, batch, call.device)
+    refuse_devices(cell, sequences, (), call.states)
+    call.lengths = checked_lengths(lengths, length, batch, call.device)
+    call.resets = checked_mask("resets", resets, length, batch, call.device, words)
     if call.resets is not None:
         call.initial = _initial(cell, state, batch, home)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, words)
     return call
-
-
-def _swapped(tree: Tree) -> Tree:
-    """Batch and time change places."""
-    return pytree.tree_map(
-        lambda leaf: leaf.transpose(0, 1) if isinstance(leaf, Tensor) and leaf.dim() > 1 else leaf, tree
-    )
 
 
 def _unpacked(inputs: PackedSequence, lengths: Any) -> tuple[Tensor, Tensor]:
@@ -109,52 +113,58 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
     return pytree.tree_map(lambda leaf: pack(leaf) if isinstance(leaf, Tensor) else leaf, outputs)
 
 
-def _sequences(cell: nn.Module, inputs: Tree) -> list[tuple[str, Tensor]]:
-    named = list(zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True))
-    for name, leaf in named:
-        if leaf is None:
-            continue
+def _sequences(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
+    name = words.name("inputs")
+    features = features_of(cell)
+    expected = words.shape("length", "batch", "..." if features is None else features)
+    if features is not None and not isinstance(inputs, Tensor):
+        raise ArgumentError(
+            f"the argument '{name}' is missing." if inputs is None else f"the argument '{name}' is no tensor.",
+            cell=place_of(cell),
+            came=described(inputs),
+            expected=expected,
+            tries=None if inputs is None else "torch.as_tensor(values)",
+        )
+    named = [
+        (leaf_name, leaf)
+        for leaf_name, leaf in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True)
+        if leaf is not None
+    ]
+    for leaf_name, leaf in named:
         if not isinstance(leaf, Tensor):
             raise ArgumentError(
-                f"the input '{name}' is no tensor.",
+                f"the argument '{name}' holds what is no tensor.",
                 cell=place_of(cell),
-                came=type(leaf).__name__,
-                expected="a tensor (length, batch, ...), or a tree of them",
+                came=type(leaf).__name__ + ("" if leaf_name == "x" else f", at '{leaf_name}'"),
+                expected=f"a tensor {expected}, or tuples and dicts of them",
                 tries="torch.as_tensor(values)",
             )
-        _refuse_features(cell, name, leaf)
-        if leaf.dim() < 2:
+        if leaf.dim() < 2 or (features is not None and leaf.dim() != 3):
             raise ArgumentError(
-                f"the input '{name}' has too few axes.",
+                f"the argument '{name}' has the wrong number of axes.",
                 cell=place_of(cell),
-                came=described(leaf),
-                expected="(length, batch, ...)",
-                tries="add a batch axis with inputs.unsqueeze(1)",
+                came=words.came(leaf),
+                expected=expected,
+                tries=_remedy(leaf, words),
             )
-    return [(name, leaf) for name, leaf in named if leaf is not None]
+        if features is not None and leaf.shape[2] != features:
+            raise ArgumentError(
+                f"the argument '{name}' has the wrong number of features.",
+                cell=place_of(cell),
+                came=f"{leaf.shape[2]} features: {words.came(leaf)}",
+                expected=f"{features} features: {expected}",
+                tries=f"build the cell for {leaf.shape[2]} inputs, or look whether axes changed places",
+            )
+    return named
 
 
-def _refuse_features(cell: nn.Module, name: str, leaf: Tensor) -> None:
-    """Cells that say how many features they read are asked first."""
-    wanted = getattr(cell, "inputs", None)
-    if not isinstance(cell, Cell) or not isinstance(wanted, int) or not leaf.is_floating_point() or name != "x":
-        return
-    if leaf.dim() != 3:
-        raise ArgumentError(
-            "the argument 'inputs' has the wrong number of axes.",
-            cell=place_of(cell),
-            came=described(leaf),
-            expected=f"(length, batch, {wanted})",
-            tries="inputs.unsqueeze(1) adds a batch axis; net.step takes a single step" if leaf.dim() == 2 else None,
-        )
-    if leaf.shape[2] != wanted:
-        raise ArgumentError(
-            "the argument 'inputs' has the wrong number of features.",
-            cell=place_of(cell),
-            came=f"{leaf.shape[2]} features: {described(leaf)}",
-            expected=f"{wanted} features: (length, batch, {wanted})",
-            tries=f"build the cell for {leaf.shape[2]} inputs, or check whether axes changed places (batch_first=True)",
-        )
+def _remedy(leaf: Tensor, words: Words) -> str | None:
+    """Where an axis is missing, or is one too many."""
+    if words.one_step:
+        return "x.unsqueeze(0) adds a batch axis" if leaf.dim() < 3 else "one step has no length axis: inputs[0]"
+    if leaf.dim() != 2:
+        return None
+    return f"inputs.unsqueeze({0 if words.batch_first else 1}) adds a batch axis; net.step takes a single step"
 
 
 def _sizes(
@@ -170,17 +180,20 @@ def _sizes(
             if tuple(leaf.shape[:2]) != (length, batch):
                 raise ArgumentError(
                     f"the inputs '{name}' and '{other}' differ in length or batch.",
-                    came=f"{described(lead)} and {described(leaf)}",
-                    expected=f"({length}, {batch}, ...) for both",
+                    cell=place_of(cell),
+                    came=f"length {length} and batch {batch}, length {leaf.shape[0]} and batch {leaf.shape[1]}",
+                    expected="one length and one batch in all inputs",
                 )
         if steps is not None and steps != length:
             raise ArgumentError(
                 "the argument 'steps' contradicts the inputs.",
-                came=f"{steps} steps and inputs of {length}",
-                tries="leave out steps=, the inputs have a length of their own",
+                came=f"steps={steps} and inputs of {length} steps",
+                tries="leave out steps=: the inputs have a length of their own",
             )
     else:
-        length = steps if steps is not None else targets.shape[0] if isinstance(targets, Tensor) else None
+        length = (
+            steps if steps is not None else targets.shape[0] if isinstance(targets, Tensor) and targets.dim() else None
+        )
         if length is None:
             raise ArgumentError(
                 "a call without inputs needs a length.",
@@ -189,11 +202,14 @@ def _sizes(
                 tries="net(None, state, steps=10)",
             )
         lead = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor) and leaf.dim()), None)
-        batch = lead.shape[0] if lead is not None else targets.shape[1] if isinstance(targets, Tensor) else 1
+        alike = isinstance(targets, Tensor) and targets.dim() > 1
+        batch = lead.shape[0] if lead is not None else targets.shape[1] if alike else 1
     if length == 0:
-        raise ArgumentError("the sequence has no steps.", cell=place_of(cell), came="length 0", expected="at least 1")
+        raise ArgumentError(
+            "the sequence has no steps.", cell=place_of(cell), came="length 0", expected="at least one step"
+        )
     if batch == 0:
-        raise ArgumentError("the batch is empty.", cell=place_of(cell), came="batch 0", expected="at least one row")
+        raise ArgumentError("the batch is empty.", cell=place_of(cell), came="0 rows", expected="at least one row")
     return int(length), int(batch)
 
 
@@ -208,30 +224,47 @@ def _home(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> 
 
 
 def _state(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
-    if state is None:
-        return _fresh(cell, batch, home)
-    if isinstance(cell, Cell):
-        expected = cell.initial_state(batch, **home)
-        kept = same_structure(state, expected)
-        if kept is None:
-            raise StateMismatch(
-                "the argument 'state' has another structure than the cell's state.",
-                cell=place_of(cell),
-                came=described(state),
-                expected=described(expected),
-                tries="pass the state a call returned, or net.initial_state(batch)",
-            )
-        for name, leaf, wanted in zip(cell.state_names(), leaves_of(kept), leaves_of(expected), strict=True):
-            if not isinstance(leaf, Tensor) or leaf.shape != wanted.shape:
-                raise StateMismatch(
-                    f"the state '{name}' has the wrong shape.",
-                    cell=place_of(cell),
-                    came=described(leaf),
-                    expected=described(wanted),
-                    tries="pass the state a call returned; lp.rows(state, index) takes some rows of it",
-                )
-        return kept
+    """The state before the first step, with a row for each row of the batch."""
+    given = state is not None
+    state = state if given else _fresh(cell, batch, home)
+    if given and isinstance(cell, Cell):
+        return _like_declared(cell, state, _fresh(cell, batch, home))
+    if state is not None and state != ():
+        refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
     return state
+
+
+def _like_declared(cell: Cell, state: Tree, expected: Tree) -> Tree:
+    kept = same_structure(state, expected)
+    if kept is None:
+        raise StateMismatch(
+            "the argument 'state' has another structure than the cell's state.",
+            cell=place_of(cell),
+            came=described(state),
+            expected=described(expected),
+            tries="pass the state a call returned, or net.initial_state(batch)",
+        )
+    for name, leaf, wanted in zip(cell.state_names(), leaves_of(kept), leaves_of(expected), strict=True):
+        wrong = _unlike(leaf, wanted)
+        if wrong is not None:
+            raise StateMismatch(
+                f"the state '{name}' {wrong}.",
+                cell=place_of(cell),
+                came=described(leaf),
+                expected=described(wanted),
+                tries="pass the state a call returned; lp.rows(state, index) takes some rows of it",
+            )
+    return kept
+
+
+def _unlike(leaf: Any, wanted: Tensor) -> str | None:
+    """What is wrong with a leaf; floating dtypes may differ, as they do under autocast."""
+    if not isinstance(leaf, Tensor):
+        return "is no tensor"
+    if leaf.shape != wanted.shape:
+        return "has the wrong shape"
+    exact = not (leaf.is_floating_point() or leaf.is_complex())
+    return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
 
 
 def _fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
@@ -243,7 +276,33 @@ def _fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
             expected="the argument 'state'",
             tries="net(inputs, state); or derive the cell from lp.Cell, which begins with zeros",
         )
-    return make(batch, **home) if isinstance(cell, Cell) else make(batch)
+    if not isinstance(cell, Cell):
+        return make(batch)
+    _refuse_other_maker(type(cell))
+    state = make(batch, **home)
+    names, leaves = cell.state_names(), leaves_of(state)
+    if len(names) != len(leaves):
+        raise StateMismatch(
+            "initial_state gives other leaves than the cell declares.",
+            cell=place_of(cell),
+            came=described(state),
+            expected=", ".join(names) or "none",
+            tries="declare every leaf: super().__init__(h=4, c=4)",
+        )
+    return state
+
+
+@functools.cache
+def _refuse_other_maker(kind: type[Cell]) -> None:
+    try:
+        inspect.signature(kind.initial_state).bind(None, 1, device=None, dtype=None)
+    except TypeError:
+        raise ArgumentError(
+            "initial_state does not take a device and a dtype.",
+            cell=kind.__name__,
+            came=f"initial_state{inspect.signature(kind.initial_state)}",
+            expected="initial_state(self, batch, *, device=None, dtype=None)",
+        ) from None
 
 
 def _initial(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
@@ -255,108 +314,27 @@ def _initial(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> 
     return _fresh(cell, batch, home) if hasattr(cell, "initial_state") else state
 
 
-def _lengths(lengths: Any, length: int, batch: int, device: torch.device) -> Tensor | None:
-    if lengths is None:
-        return None
-    given = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
-    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
-        raise ArgumentError(
-            "the argument 'lengths' holds no integers.",
-            came=described(given),
-            expected=f"integers ({batch},)",
-            tries="lengths.long()",
-        )
-    if tuple(given.shape) != (batch,):
-        raise ArgumentError(
-            "the argument 'lengths' has the wrong shape.",
-            came=described(given),
-            expected=f"({batch},): one length per row",
-        )
-    if given.device.type == "cpu":
-        wrong = (given < 1) | (given > length)
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise ArgumentError(
-                "the argument 'lengths' is out of range.",
-                came=f"{int(given[row])} in row {row}",
-                expected=f"1 to {length}, the length of the inputs",
-            )
-    return given.to(device).clamp(1, length)
-
-
-def _booleans(name: str, value: Any, length: int, batch: int, device: torch.device) -> Tensor | None:
-    if value is None:
-        return None
-    if not isinstance(value, Tensor) or value.dtype != torch.bool:
-        raise ArgumentError(
-            f"the argument '{name}' is not boolean.",
-            came=described(value),
-            expected=f"bool ({length}, {batch})",
-            tries=f"{name}.bool()",
-        )
-    if tuple(value.shape) != (length, batch):
-        raise ArgumentError(
-            f"the argument '{name}' has the wrong shape.",
-            came=described(value),
-            expected=f"bool ({length}, {batch}): (length, batch)",
-        )
-    return value.to(device)
-
-
-def _forcing(cell: nn.Module, call: Call, targets: Any, forcing: Any) -> tuple[Tensor | None, Tensor | None]:
+def _forcing(
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words
+) -> tuple[Tensor | None, Tensor | None]:
     """Targets in the fed-back shape and the coins, or None: always forced."""
+    name = words.name("targets")
     if targets is None:
         if forcing is not None:
             raise ArgumentError(
-                "the argument 'forcing' stands without targets.", tries="pass targets=, the true values to feed back"
+                f"the argument 'forcing' stands without {name}.", tries=f"pass {name}=, the true values to feed back"
             )
         return None, None
     leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
     if leaf is None:
         raise ArgumentError(
-            "the argument 'targets' is given, but nothing is fed back in this cell.",
+            f"the argument '{name}' is given, but this cell feeds nothing back.",
             cell=place_of(cell),
-            tries="wrap it in lp.Feedback(cell), or name the state leaf that carries the output: feedback = 'o'",
+            expected="a cell whose feedback names the state leaf that carries the output",
+            tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    fed = dict(call.states)[leaf]
-    whole = _target_rows(targets, fed, call)
-    if forcing is None or (isinstance(forcing, numbers.Real) and not isinstance(forcing, bool) and forcing == 1):
-        return whole, None
-    if isinstance(forcing, Tensor) and forcing.dim():
-        coin = _booleans("forcing", forcing, call.length, call.batch, call.device)
-        return whole, coin
-    chance = float(forcing) if isinstance(forcing, numbers.Real) or isinstance(forcing, Tensor) else None
-    if chance is None or not 0 <= chance <= 1:
-        raise ArgumentError(
-            "the argument 'forcing' is no probability.",
-            came=repr(forcing),
-            expected=f"a number from 0 to 1, or bool ({call.length}, {call.batch})",
-        )
-    if chance == 0:
+    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words)
+    if coin is False:
         return None, None
-    return whole, torch.rand(call.length, call.batch, device=call.device) < chance
-
-
-def _target_rows(targets: Any, fed: Tensor, call: Call) -> Tensor:
-    wanted = (call.length, call.batch, *fed.shape[1:])
-    if isinstance(targets, Tensor):
-        if tuple(targets.shape) == wanted:
-            return targets.to(fed.dtype)
-        indices = not (targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool)
-        if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
-            _refuse_classes(targets, fed.shape[1])
-            return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
-    raise ArgumentError(
-        "the argument 'targets' has the wrong form.",
-        came=described(targets),
-        expected=f"{wanted}, or class indices {wanted[:2]}",
-    )
-
-
-def _refuse_classes(targets: Tensor, classes: int) -> None:
-    if targets.device.type == "cpu" and bool(((targets < 0) | (targets >= classes)).any()):
-        raise ArgumentError(
-            "the argument 'targets' holds a class that does not exist.",
-            came=f"{int(targets.min())} to {int(targets.max())}",
-            expected=f"0 to {classes - 1}",
-        )
+    return whole, None if coin is True else coin

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
-from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.modules.arguments import repacked, understood
 from leporello.modules.recurrent import Recurrent
 
@@ -42,12 +43,12 @@ class Bidirectional(nn.Module):
         """Outputs (length, batch, both features) and the pair of final states."""
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ArgumentError(
-                "the argument 'state' is no pair.", came=type(state).__name__, expected="(forward state, backward state)"
+                "the argument 'state' is no pair.",
+                came=type(state).__name__,
+                expected="(forward state, backward state)",
             )
         first, second = (None, None) if state is None else state
-        call = understood(
-            self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
-        )
+        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
         ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets)
         order = _reversed_order(call.length, call.batch, call.lengths, call.device)
         turned = map_leaves(lambda leaf: _along_time(leaf, order), call.inputs)
@@ -57,21 +58,21 @@ class Bidirectional(nn.Module):
         if isinstance(inputs, PackedSequence):
             outputs = repacked(outputs, inputs)
         elif self.batch_first:
-            outputs = map_leaves(lambda leaf: leaf.transpose(0, 1), outputs)
+            outputs = map_leaves(lambda leaf: leaf if leaf is None else leaf.transpose(0, 1), outputs)
         return outputs, (after, before)
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.ahead.initial_state(batch, **options), self.back.initial_state(batch, **options)
 
-    def explain(self, inputs: Tree, state: Tree = None, **arguments: Any) -> str:
-        if self.batch_first:
-            inputs = map_leaves(lambda leaf: leaf.transpose(0, 1), inputs)
+    def explain(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> str:
         first, second = (None, None) if state is None else state
+        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        arguments = {"lengths": call.lengths, "resets": call.resets}
         return (
             "from the beginning\n"
-            + self.ahead.explain(inputs, first, **arguments)
+            + self.ahead.explain(call.inputs, first, **arguments)
             + "from the end\n"
-            + self.back.explain(inputs, second, **arguments)
+            + self.back.explain(call.inputs, second, **arguments)
         )
 
 
@@ -98,6 +99,14 @@ def _borders(resets: Tensor, order: Tensor) -> Tensor:
 
 
 def _joined(one: Tree, other: Tree) -> Tree:
-    pairs = list(zip(leaves_of(one), leaves_of(other), strict=True))
-    joined = iter([torch.cat(pair, -1) for pair in pairs])
-    return map_leaves(lambda _: next(joined), one)
+    ahead, back = leaves_of(one), leaves_of(other)
+    narrow = any(isinstance(leaf, Tensor) and leaf.dim() < 3 for leaf in (*ahead, *back))
+    if narrow or [leaf is None for leaf in ahead] != [leaf is None for leaf in back]:
+        raise ArgumentError(
+            "the outputs of the two cells cannot be joined along a last axis.",
+            came=f"{described(one)} and {described(other)}",
+            expected="the same structure, each leaf (length, batch, ..., features)",
+            tries="return output.unsqueeze(-1) from a step that gives one number per row",
+        )
+    joined = [None if pair[0] is None else torch.cat(pair, -1) for pair in zip(ahead, back, strict=True)]
+    return pytree.tree_unflatten(joined, pytree.tree_structure(one))

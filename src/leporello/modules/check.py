@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.errors import GradientMismatch
+from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
@@ -70,6 +70,13 @@ def check_gradients(
     >>> check_gradients(Recurrent(GRU(3, 4)), torch.randn(5, 2, 3)).ok
     True
     """
+    if not isinstance(net, Recurrent):
+        raise ArgumentError(
+            "the argument 'net' is no network to check.",
+            came=type(net).__name__,
+            expected="lp.Recurrent",
+            tries="check its parts one by one, or lp.Recurrent(cell)",
+        )
     draws = net.draw(inputs, state, **arguments)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

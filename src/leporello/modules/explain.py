@@ -44,11 +44,12 @@ def explanation(plan: Plan, choice: Choice, length: int, batch: int) -> str:
 def _stages(split: Split, rows: int, batch: int) -> list[str]:
     lines = ["  parallel: no step waits for another"] if split.parallel else []
     for stage in split.stages:
-        lines.append(f"  {_TITLES[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
+        shifts = [name for name in stage.states if stage.kind != "inside"]
+        if stage.operators or shifts:
+            lines.append(f"  {_TITLES[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
         if stage.kind == "inside":
             states = ", ".join(f"{name} {value_text(split.loop.delays[name][1].meta['val'])}" for name in stage.states)
             lines.append(f"  {'':<18} states: {states}")
-        shifts = [name for name in stage.states if stage.kind != "inside"]
         if shifts:
             lines.append(f"  {'':<18} shifted by one step: {', '.join(shifts)}")
     return lines
@@ -61,11 +62,14 @@ def _rows(stage: Stage, rows: int, batch: int) -> str:
 
 def _operators(stage: Stage) -> str:
     """Products with what they multiply, the rest counted."""
-    named = [f"product with {name}" for name in stage.products()]
-    others = [name for name in stage.operators if "mm" not in name]
+    products = {"mm", "addmm", "bmm", "baddbmm"}
+    named = [f"product with {name}" for name in stage.products]
+    sums = sum(name in products for name in stage.operators) - len(named)
+    named += ["1 product of values"] if sums == 1 else [f"{sums} products of values"] if sums else []
+    others = [name for name in stage.operators if name not in products and name != "shift"]
     counts = {name: others.count(name) for name in dict.fromkeys(others)}
     named += [name if count == 1 else f"{count} {name}" for name, count in counts.items()]
-    return ", ".join(named) or "nothing"
+    return ", ".join(named) or "nothing but shifts"
 
 
 def _saved(plan: Plan, length: int, batch: int) -> list[str]:
@@ -73,7 +77,7 @@ def _saved(plan: Plan, length: int, batch: int) -> list[str]:
     extra = [
         (port, node)
         for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
-        if port.name.startswith("saved.") and port.kind == "sequence"
+        if port.name.startswith("saved.") and port.kind == "sequence" and node.op != "placeholder"
     ]
     size = sum(port.dtype.itemsize * _count(port.shape) for port, _ in extra) * length * batch
     names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]

@@ -11,27 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leporello.loop.refusals import HOOKS
 from leporello.loop.state import Tree
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 def fingerprint(cell: nn.Module) -> Hashable:
-    """A value that changes when an attribute, a mode, a parameter's shape or a hook of the cell changes."""
-    found: list[Hashable] = []
+    """A value that changes with the attributes, modes, hooks, shapes of parameters and shared parts of the cell."""
+    found: list[Any] = []
+    places: dict[int, int] = {}  # of parameters, buffers and modules: the same twice is the same place twice
     for module in cell.modules():
-        found.append(id(type(module)))
+        found.append(type(module))
         for name, value in vars(module).items():
             if name not in _OF_EVERY_MODULE:
                 found.append((name, _plain(value)))
-        for parameter in (*module._parameters.values(), *module._buffers.values()):
-            if parameter is not None:
-                found.append((parameter.shape, parameter.dtype, parameter.device))
-        found.append(bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks))
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    place = places.setdefault(id(tensor), len(places))
+                    found.append((name, place, tensor.shape, tensor.dtype, tensor.device))
+        found.extend(places.setdefault(id(child), len(places)) for child in module._modules.values())
+        found.append(any(getattr(module, hooks) for hooks in HOOKS))
     return tuple(found)
 
 
 def _plain(value: Any) -> Hashable:
+    """What plain attributes are compared by. What equals only itself is held: an id may come back."""
     if isinstance(value, (int, float, str, bool, type(None))):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
@@ -40,7 +46,11 @@ def _plain(value: Any) -> Hashable:
         return tuple((key, _plain(item)) for key, item in value.items())
     if isinstance(value, Tensor):
         return ("tensor", id(value))
-    return id(value) if callable(value) else repr(value)
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value if callable(value) else (value, repr(value))
 
 
 def structure(tree: Tree) -> Hashable:

@@ -61,6 +61,5 @@ def _folded_cell(cell: Any, x: Tree, state: Tree, **arguments: Any) -> Loop:
             f"folding a cell takes no argument '{next(iter(arguments))}'.",
             tries="fold the module: lp.fold(lp.Recurrent(cell), inputs, ...)",
         )
-    longer = torch.utils._pytree.tree_map(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf, x)
-    call = understood(cell, longer, state, steps=1)
+    call = understood(cell, x, state, one_step=True)
     return trace(cell, x, call.state)

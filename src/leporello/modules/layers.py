@@ -1,10 +1,11 @@
-"""`Layers`: whole networks one after another, each over the whole sequence. What a stack of bidirectional nets needs."""
+"""`Layers`: whole networks one after another, each over the whole sequence. For stacks of bidirectional nets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, map_leaves
@@ -28,6 +29,10 @@ class Layers(nn.Module):
         super().__init__()
         if not nets:
             raise ArgumentError("layers need at least one network.", tries="lp.Layers(lp.Recurrent(cell), ...)")
+        if not 0 <= dropout < 1:
+            raise ArgumentError(
+                "the argument 'dropout' is no probability.", came=repr(dropout), expected="from 0 to below 1"
+            )
         self.nets = nn.ModuleList(nets)
         self.dropout = dropout
 
@@ -41,13 +46,15 @@ class Layers(nn.Module):
         after = []
         for index, (net, own) in enumerate(zip(self.nets, states, strict=True)):
             if index and self.dropout and self.training:
-                inputs = map_leaves(self._dropped, inputs)
+                inputs = self._dropped(inputs)
             inputs, own = net(inputs, own, **arguments)
             after.append(own)
         return inputs, tuple(after)
 
-    def _dropped(self, leaf: Any) -> Any:
-        return nn.functional.dropout(leaf, self.dropout) if isinstance(leaf, Tensor) else leaf
+    def _dropped(self, tree: Tree) -> Tree:
+        if isinstance(tree, PackedSequence):
+            return tree._replace(data=nn.functional.dropout(tree.data, self.dropout))
+        return map_leaves(lambda leaf: nn.functional.dropout(leaf, self.dropout) if leaf is not None else leaf, tree)
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return tuple(net.initial_state(batch, **options) for net in self.nets)  # type: ignore[operator]

@@ -31,7 +31,7 @@ def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = Non
         x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
         past = None if call.lengths is None else time >= call.lengths
         if past is not None:
-            x = map_leaves(lambda value: _where(past, torch.zeros_like(value), value), x)  # noqa: B023
+            x = map_leaves(lambda value: _zeroed(past, value), x)  # noqa: B023
         if call.resets is not None:
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
             state = _chosen(call.resets[time], initial, state)
@@ -40,15 +40,17 @@ def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = Non
         if call.targets is not None:
             state = _forced(cell, state, str(leaf), call, time)
         if past is not None:
-            output = map_leaves(lambda value: _where(past, torch.zeros_like(value), value), output)  # noqa: B023
+            output = map_leaves(lambda value: _zeroed(past, value), output)  # noqa: B023
             state = _chosen(past, before, state)
         outputs.append(output)
     return _stacked(outputs), state
 
 
-def _where(condition: Tensor, one: Any, other: Any) -> Any:
-    if not isinstance(other, Tensor):
-        return other
+def _zeroed(condition: Tensor, value: Any) -> Any:
+    return _where(condition, torch.zeros_like(value), value) if isinstance(value, Tensor) else value
+
+
+def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.where(condition.reshape(-1, *[1] * (other.dim() - 1)), one, other)
 
 

@@ -21,6 +21,7 @@ from leporello.loop.trace import trace
 from leporello.modules.arguments import Call
 from leporello.modules.fingerprint import autocast_mode, fingerprint, structure
 from leporello.loop.state import leaves_of, map_leaves
+from leporello.modules.timed import checked_draws
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
 from leporello.rewrite.reset import reset
@@ -43,7 +44,8 @@ class Planner:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._key(cell, call)
         needs = _needs(cell, call)
-        full = (key, _asked(call), needs, gradient, engine)
+        batch = call.batch if self._any_batch(cell, call, key).decides_by_rows else None
+        full = (key, batch, _asked(call), needs, gradient, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
             choice = choose(engine, loop)
@@ -53,18 +55,19 @@ class Planner:
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
         key = self._key(cell, call) if key is None else key
+        loop = self._any_batch(cell, call, key)
+        if not loop.decides_by_rows:
+            return loop
+        own = (key, call.batch)
+        if own not in self.loops:
+            self.loops[own] = _traced(cell, call, rows=call.batch).replace(meets=loop.meets)
+        return self.loops[own]
+
+    def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
+        """The Loop with the batch as a symbol, which serves every batch unless the step decides by it."""
         if key not in self.loops:
-            first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
-            with torch.enable_grad():
-                self.loops[key] = trace(cell, first, call.state)
-        loop = self.loops[key]
-        if loop.decides_by_rows:
-            key = (key, call.batch)
-            if key not in self.loops:
-                first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
-                self.loops[key] = trace(cell, first, call.state, rows=call.batch)
-            loop = self.loops[key]
-        return loop
+            self.loops[key] = _traced(cell, call)
+        return self.loops[key]
 
     def _key(self, cell: nn.Module, call: Call) -> Hashable:
         leaves = [(leaf.shape[2:], leaf.dtype) for _, leaf in call.sequences]
@@ -73,10 +76,16 @@ class Planner:
             tuple(leaves),
             structure(call.inputs),
             structure(call.state),
-            call.device.type,
+            call.device,
             autocast_mode(call.device),
             fingerprint(cell),
         )
+
+
+def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
+    first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
+    with torch.enable_grad():
+        return trace(cell, first, call.state, rows=rows)
 
 
 def _asked(call: Call) -> Hashable:
@@ -114,15 +123,19 @@ def _needs(cell: nn.Module, call: Call) -> Hashable:
 def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
     if needs is None:
         return (False,) * len(loop.inputs)
-    return tuple(value.requires_grad and port.kind != "draw" for port, value in zip(loop.inputs, values_of(loop, call), strict=True))
+    return tuple(
+        value.requires_grad and port.kind != "draw"
+        for port, value in zip(loop.inputs, values_of(loop, call), strict=True)
+    )
 
 
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
-    """The call's tensors in the order of the loop's inputs."""
+    """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
     found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
     found |= {("state", name): leaf for name, leaf in call.states}
     found |= _of_the_call(call)
-    draws = iter(call.draws) if call.draws is not None else None
+    ports = [port for port in loop.inputs if port.kind == "draw"]
+    draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
     values = []
     for port in loop.inputs:
         if port.kind == "draw":
@@ -131,7 +144,7 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
             values.append(loop.invariant(port.name))  # type: ignore[arg-type]
         else:
             values.append(found[port.kind, port.name])
-    return values
+    return [value.contiguous() for value in values]
 
 
 def _of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.naming import listening
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, take
@@ -20,7 +20,7 @@ class Recorded(Cell):
         super().__init__()
         self.cell = cell
         self.names = names or tuple(cell.state_names())
-        self.inputs = getattr(cell, "inputs", None)
+        self.inputs = features_of(cell)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
         with listening() as said:

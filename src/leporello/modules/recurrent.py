@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 
 from leporello.engine import bridge, reference
 from leporello.engine.choice import refuse_unknown
-from leporello.errors import ArgumentError
+from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.full import Full
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, map_leaves
-from leporello.loop.step import as_module
+from leporello.loop.step import as_module, place_of
 from leporello.modules.arguments import Call, repacked, understood
 from leporello.modules.explain import explanation
 from leporello.modules.planning import Planner, rewritten, values_of
@@ -41,15 +41,16 @@ class Recurrent(nn.Module):
     >>> net = Recurrent(torch.nn.RNNCell(3, 4).forward)   # doctest: +SKIP
     """
 
-    def __init__(
-        self, cell: Any, *, gradient: Any = None, engine: str = "auto", batch_first: bool = False
-    ) -> None:
+    def __init__(self, cell: Any, *, gradient: Any = None, engine: str = "auto", batch_first: bool = False) -> None:
         super().__init__()
         refuse_unknown(engine)
         gradient = Full() if gradient is None else gradient
-        if not hasattr(gradient, "backward"):
+        if isinstance(gradient, type) or not hasattr(gradient, "backward"):
             raise ArgumentError(
-                "the argument 'gradient' is no gradient method.", came=repr(gradient), expected="an object such as lp.Full()"
+                "the argument 'gradient' is no gradient method.",
+                came=repr(gradient),
+                expected="an object such as lp.Full()",
+                tries="leave out gradient=: exact gradients are the default",
             )
         self.cell = as_module(cell)
         self.gradient = gradient
@@ -102,18 +103,15 @@ class Recurrent(nn.Module):
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
 
-        def longer(tree: Tree) -> Tree:
-            return map_leaves(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) and leaf.dim() else leaf, tree)
-
         call = understood(
             self.cell,
-            longer(x),
+            x,
             state,
-            resets=longer(reset),
-            targets=longer(target),
-            forcing=longer(forcing),
-            steps=1,
-            draws=longer(draws),
+            resets=reset,
+            targets=target,
+            forcing=forcing,
+            draws=draws,
+            one_step=True,
         )
         outputs, final = self._run(call)
         return map_leaves(lambda leaf: leaf.squeeze(0) if isinstance(leaf, Tensor) else leaf, outputs), final
@@ -122,8 +120,9 @@ class Recurrent(nn.Module):
         """The state before the first step, for so many rows."""
         make = getattr(self.cell, "initial_state", None)
         if make is None:
-            raise ArgumentError(
+            raise MissingState(
                 "this cell declares no initial state.",
+                cell=place_of(self.cell),
                 tries="derive it from lp.Cell, or pass state= in the call",
             )
         return make(batch, **options)

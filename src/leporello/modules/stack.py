@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, take
 
@@ -45,7 +45,7 @@ class Stack(Cell):
                 )
         self.cells = nn.ModuleList(as_module(cell) for cell in cells)
         self.dropout = dropout
-        self.inputs = getattr(cells[0], "inputs", None)
+        self.inputs = features_of(cells[0])
         self.outputs = getattr(cells[-1], "outputs", None)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:

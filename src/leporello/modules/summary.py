@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from leporello.loop.cell import Cell
+from leporello.errors import ArgumentError
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree
+from leporello.loop.step import take
 from leporello.modules.recurrent import Recurrent
 
 
@@ -19,16 +21,19 @@ class _Silent(Cell):
     def __init__(self, cell: Cell) -> None:
         super().__init__()
         self.cell = cell
-        self.inputs = getattr(cell, "inputs", None)
+        self.inputs = features_of(cell)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
-        return None, self.cell.forward(x, state)[1]
+        return None, take(self.cell, x, state)[1]
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.cell.initial_state(batch, **options)
 
     def state_names(self) -> list[str]:
         return self.cell.state_names()
+
+    def feedback_leaf(self) -> str | None:
+        return self.cell.feedback_leaf()
 
 
 class Summary(nn.Module):
@@ -50,6 +55,13 @@ class Summary(nn.Module):
 
     def __init__(self, cell: Cell, head: Callable[[Any], Any], **options: Any) -> None:
         super().__init__()
+        if not isinstance(cell, Cell):
+            raise ArgumentError(
+                "a summary reads with a cell that declares its state.",
+                came=type(cell).__name__,
+                expected="lp.Cell",
+                tries="derive the cell from lp.Cell",
+            )
         self.net = Recurrent(_Silent(cell), **options)
         self.head = head
 

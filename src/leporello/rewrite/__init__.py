@@ -1,6 +1,7 @@
 """Rewrites: a Loop in, a Loop out, one file each. `part` lives beside `split`, which needs it."""
 
 from leporello.loop.part import part
+from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
@@ -9,4 +10,4 @@ from leporello.rewrite.reset import reset
 from leporello.rewrite.save import save
 from leporello.rewrite.weigh import weigh
 
-__all__ = ["differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]
+__all__ = ["associate", "differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]

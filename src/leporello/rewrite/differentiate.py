@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from leporello.loop.draft import copied
+from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.loop import Loop
 from leporello.loop.names import label_all
 from leporello.loop.port import Port
@@ -32,17 +32,18 @@ def differentiate(loop: Loop, wanted: Sequence[bool] | None = None, given: Seque
     wanted   for each input of the loop whether its gradient is asked for (all floating ones by default)
     given    for each output whether a gradient arrives (all floating ones by default)
 
-    Its inputs:   `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h each step found, invariants
-                  as they are, `grad.o` for the gradient of an output o; states: the gradients of the states
-    Its outputs:  for each wanted input its gradient under its own name: a sequence for a sequence, a state for a state,
-                  a total for an invariant (None of the others depend on: those are left out)
+    Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h each step found, invariants
+    as they are, `grad.o` for the gradient of an output o; as states the gradients of the states. Its outputs: for each
+    wanted input its gradient under its own name, a total for an invariant; those on which nothing depends are left out.
     """
     wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
     given = _differentiable(loop.outputs) if given is None else list(given)
     carried = [port.kind == "state" and _floats(port) for port in loop.inputs]
     asked = [w or c for w, c in zip(wanted, carried, strict=True)]
     reads = [_forward_port(port) for port in loop.inputs]
-    gradients = [_gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)]
+    gradients = [
+        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)
+    ]
     arriving = [there and _floats(port) for port, there in zip(loop.outputs, given, strict=True)]
     graph, present = _traced(loop, asked, arriving, [*reads, *gradients])
     return _backward(loop, graph, present, asked, (*reads, *gradients))
@@ -85,9 +86,9 @@ def _traced(
             value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
         ]
         with torch.enable_grad():
-            results = forward(rows, *leaves)
+            given = forward(rows, *leaves)
         waiting = iter(gradients)
-        pairs = [(result, next(waiting)) for result, there in zip(results, arriving, strict=True) if there]
+        pairs = [(result, next(waiting)) for result, there in zip(given, arriving, strict=True) if there]
         pairs = [(result, gradient) for result, gradient in pairs if result.requires_grad]
         sources = [leaf for leaf, wanted in zip(leaves, asked, strict=True) if wanted]
         found: Sequence[Tensor | None] = [None] * len(sources)
@@ -115,13 +116,12 @@ def _backward(
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     constants = tidy(graph, module, loop.family)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"][1:]
-    results = iter(graph.output_node().args[0])
+    found = iter(results(graph))
     there = iter(present)
     outputs: list[tuple[Port, fx.Node]] = []
     for port, wanted in zip(loop.inputs, asked, strict=True):
         if wanted and next(there):
-            outputs.append((_result_port(port), next(results)))
+            outputs.append((_result_port(port), next(found)))
         elif port.kind == "state" and wanted:
             outputs.append((port, _zeros(graph, loop, port)))
     constant_ports = [
@@ -134,7 +134,7 @@ def _backward(
     graph.erase_node(graph.output_node())
     graph.output(tuple(node for _, node in outputs))
     graph.eliminate_dead_code()
-    label_all(graph, inputs, placeholders, {})
+    label_all(graph, inputs, placeholders(graph)[1:], {})
     return Loop(
         name=f"gradient of {loop.name}",
         graph=graph,

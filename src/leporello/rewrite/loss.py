@@ -14,8 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.loop.draft import Draft, copied
+from leporello.loop.draft import Draft
 from leporello.loop.family import clean_row_axis
+from leporello.loop.graph import copied, placeholders
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.tidy import tidy
@@ -42,9 +43,7 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
     draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
     output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
     return draft.close(
-        signature=replace(
-            signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)
-        )
+        signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True))
     )
 
 
@@ -87,9 +86,9 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
 def _unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
     """Torch's losses average over the batch unless told not to."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        loss = copy.copy(loss)
-        loss.reduction = "none"
-        return loss
+        apart: Any = copy.copy(loss)
+        apart.reduction = "none"
+        return apart
     if "reduction" in inspect.signature(loss).parameters:
         return functools.partial(loss, reduction="none")
     return loss
@@ -97,9 +96,9 @@ def _unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
 
 def _added(draft: Draft, graph: fx.Graph, values: list[fx.Node]) -> fx.Node:
     """The graph's operators behind the draft's own; the node of its result."""
-    places = [node for node in graph.nodes if node.op == "placeholder"]
-    copies = dict(zip(places, [draft.rows, *values], strict=True))
+    copies = dict(zip(placeholders(graph), [draft.rows, *values], strict=True))
     for node in graph.nodes:
         if node.op == "call_function":
             copies[node] = draft.graph.node_copy(node, copies.__getitem__)
-    return copies[graph.output_node().args[0]]  # type: ignore[index]
+    found: Any = graph.output_node().args[0]
+    return copies[found]

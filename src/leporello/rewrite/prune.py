@@ -28,9 +28,7 @@ def prune(loop: Loop, keep: Collection[str] = ()) -> Loop:
         for port, node in zip(pruned.inputs, pruned.placeholders, strict=True)
         if not node.users and node not in used and not (port.kind == "state" and port.name in alive)
     ]
-    inputs = tuple(
-        port for port, node in zip(pruned.inputs, pruned.placeholders, strict=True) if node not in unread
-    )
+    inputs = tuple(port for port, node in zip(pruned.inputs, pruned.placeholders, strict=True) if node not in unread)
     for node in unread:
         pruned.graph.erase_node(node)
     return pruned.replace(inputs=inputs)

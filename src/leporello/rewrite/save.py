@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from leporello.loop.classes import Class, classes, is_view
+from leporello.loop.classes import Class, classes, is_part, is_view
 from leporello.loop.draft import Draft
 from leporello.loop.family import clean_row_axis
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.prune import prune
 
+aten = torch.ops.aten
 _PREFIXES = {"input.": "sequence", "draw.": "draw", "before.": "state"}
 
 
@@ -94,11 +95,7 @@ def _frozen(argument: Any, found: dict[fx.Node, int]) -> Any:
 def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set[fx.Node]:
     """The values of the backward graph that are handed over instead of computed."""
     kinds = classes(backward)
-    needed = [
-        node
-        for node in twins
-        if kinds[node] is Class.VARYING and any(user not in twins for user in node.users)
-    ]
+    needed = [node for node in twins if kinds[node] is Class.VARYING and any(user not in twins for user in node.users)]
     needed += [node for node in backward.results if node in twins and node not in needed]
     entering = {into: name for name, (into, _) in forward.delays.items()}
     read = {
@@ -118,6 +115,14 @@ def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set
         twin = twins[node]
         return twin in outputs or entering.get(twin) in read
 
+    def cheap(node: fx.Node) -> bool:
+        """Whether it lies there, or is made of what lies there by operators that cost little beside a product."""
+        if node in there or kinds[node] is not Class.VARYING:
+            return True
+        if node.op == "placeholder" or not (free(node) or is_view(node) or _pointwise(node)):
+            return False
+        return free(node) or all(cheap(source) for source in node.all_input_nodes)
+
     def obtain(node: fx.Node) -> None:
         if node in there or node.op == "placeholder" or kinds[node] is not Class.VARYING:
             there.add(node)
@@ -128,7 +133,7 @@ def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set
         elif is_view(node) or clean_row_axis(node.meta["val"]) is None:
             for source in sources:
                 obtain(source)
-        elif not (_pointwise(node) and all(_lies_there(source, there, free, twins) for source in sources)):
+        elif not cheap(node):
             handed.add(node)
         else:
             for source in sources:
@@ -141,11 +146,28 @@ def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set
     return handed
 
 
-def _lies_there(node: fx.Node, there: set[fx.Node], free: Any, twins: dict[fx.Node, fx.Node]) -> bool:
-    return node in there or (node.op != "placeholder" and (free(node) or (is_view(node) and _lies_there(node.args[0], there, free, twins))))  # type: ignore[arg-type]
+_DEAR = {  # pointwise, but several nanoseconds a value: dearer than memory
+    aten.tanh.default,
+    aten.exp.default,
+    aten.log.default,
+    aten.log1p.default,
+    aten.sin.default,
+    aten.cos.default,
+    aten.erf.default,
+    aten.gelu.default,
+    aten.softplus.default,
+    aten.pow.Tensor_Tensor,
+}
 
 
 def _pointwise(node: fx.Node) -> bool:
+    """Cheap beside memory: most pointwise operators, and layer norm with its parts."""
+    if node.target in _DEAR:
+        return False
+    if is_part(node):
+        return _pointwise(node.args[0])  # type: ignore[arg-type]
+    if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
+        return True
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
 
 

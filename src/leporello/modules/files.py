@@ -1,0 +1,259 @@
+"""`save` and `load`: the parameters and buffers of a network in a safetensors file, never in a pickle.
+
+The file is one that any safetensors reader opens. Its metadata hold, under `leporello`, a JSON text with the version of
+this format, the class of every module, shape and dtype of every tensor, and which names share one tensor (saved once).
+Complex tensors are saved as real ones with a last axis of two. Knows modules and files; knows nothing of recurrences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.errors import ArgumentError, FileMismatch
+
+VERSION = 1
+KEY = "leporello"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a network holds, without the numbers.
+
+    classes   the class of each module by its path, the network itself under ""
+    tensors   by name: dtype, then shape
+    tied      names that stand for the tensor of another name
+    """
+
+    classes: dict[str, str]
+    tensors: dict[str, str]
+    tied: dict[str, str]
+
+
+def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
+    """Write a network's parameters and buffers to a file, whole or not at all.
+
+    The file gets its name when everything is written: if that fails, one of that name stays as it was.
+
+    net    any module
+    file   its path; by custom it ends in .safetensors
+
+    >>> save(lp.Recurrent(lp.GRU(3, 4)), "net.safetensors")   # doctest: +SKIP
+    """
+    safetensors = _safetensors()
+    path = _path(file)
+    tensors = _tensors_of(net)
+    contents = _contents_of(net, tensors)
+    own = {name: _storable(value) for name, value in tensors.items() if name not in contents.tied}
+    text = json.dumps({"version": VERSION, **asdict(contents)}, sort_keys=True)
+    with _under_another_name(path) as written:
+        safetensors.torch.save_file(own, written, metadata={KEY: text})
+
+
+def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
+    """Read a file of `save` into a network and give that back; the file of another is refused with the differences.
+
+    A refused file changes nothing. Tensors keep their place: optimisers and shared parameters stay what they are.
+
+    file   its path
+    into   a network like the one that was saved, on any device
+
+    >>> load("net.safetensors", into=lp.Recurrent(lp.GRU(3, 4)))   # doctest: +SKIP
+    """
+    safetensors = _safetensors()
+    path = _path(file)
+    tensors = _tensors_of(into)
+    with _opened(safetensors, path) as opened:
+        found = _contents_in(opened, path)
+        _refuse_differences(found, _contents_of(into, tensors), path)
+        stored = {name: opened.get_tensor(name) for name in found.tensors if name not in found.tied}
+        numbers = {name: _as_complex(value, like=tensors[name]) for name, value in stored.items()}
+        if any(_form(value) != found.tensors[name] for name, value in numbers.items()):
+            raise _damaged(path)
+        with torch.no_grad():
+            for name, value in numbers.items():
+                tensors[name].copy_(value)
+    return into
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch  # here, because `import leporello` needs torch alone
+    except ImportError as error:
+        raise ImportError("lp.save and lp.load need the package safetensors: pip install 'leporello[files]'") from error
+    return safetensors
+
+
+def _path(file: Any) -> Path:
+    if not isinstance(file, (str, os.PathLike)):
+        raise ArgumentError("the argument 'file' is no path.", came=type(file).__name__, expected="str or PathLike")
+    return Path(os.path.realpath(file))  # a link stays one: what it points to is written
+
+
+def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers themselves, by name."""
+    if not isinstance(net, nn.Module):
+        raise ArgumentError("the network is no module.", came=type(net).__name__, expected="an nn.Module")
+    tensors: dict[str, Tensor] = {}
+    for name, value in net.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
+            kind = type(value).__name__ if not isinstance(value, Tensor) else f"{value.layout} on {value.device}"
+            raise ArgumentError(
+                f"'{name}' holds no numbers that a file can keep.",
+                net=type(net).__name__,
+                came=kind,
+                expected="a dense tensor on a device",
+            )
+        tensors[name] = value
+    return tensors
+
+
+def _contents_of(net: nn.Module, tensors: dict[str, Tensor]) -> Contents:
+    first: dict[Any, str] = {}
+    tied = {}
+    for name, value in tensors.items():
+        where = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else name
+        if first.setdefault(where, name) != name:
+            tied[name] = first[where]
+    return Contents(
+        classes={path: type(module).__name__ for path, module in net.named_modules(remove_duplicate=False)},
+        tensors={name: _form(value) for name, value in tensors.items()},
+        tied=tied,
+    )
+
+
+def _form(value: Tensor) -> str:
+    """Dtype and shape, as they stand in files."""
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def _storable(value: Tensor) -> Tensor:
+    """Memory of its own, of no more than its numbers."""
+    value = value.detach().resolve_conj().resolve_neg()
+    value = torch.view_as_real(value) if value.is_complex() else value
+    return value.to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _as_complex(value: Tensor, *, like: Tensor) -> Tensor:
+    pairs = value.is_floating_point() and value.dim() > 0 and value.shape[-1] == 2
+    # cloned: in the mapped file a pair may begin where no complex number may, and torch then crashes
+    return torch.view_as_complex(value.clone()) if like.is_complex() and pairs else value
+
+
+@contextlib.contextmanager
+def _under_another_name(path: Path) -> Iterator[Path]:
+    """A path beside the given one, to be written; it takes the given name if all goes well, and is removed if not."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save into", str(path.parent))
+    written = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        written.touch()
+        usual = written.stat().st_mode
+        yield written
+        written.chmod(usual)
+        with written.open("rb+") as handle:
+            os.fsync(handle.fileno())
+        written.replace(path)
+    except BaseException:
+        written.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _opened(safetensors: ModuleType, path: Path) -> Iterator[Any]:
+    with path.open("rb"):  # absent, a folder, not allowed: the system's own words
+        pass
+    try:
+        opened = safetensors.safe_open(path, framework="pt")
+    except safetensors.SafetensorError as error:
+        raise FileMismatch(
+            "the file is no safetensors file, or a damaged one.", file=path, says=error, expected="a file of lp.save"
+        ) from error
+    with opened:
+        yield opened
+
+
+def _contents_in(opened: Any, path: Path) -> Contents:
+    """What the metadata say, if the tensors bear it out."""
+    text = (opened.metadata() or {}).get(KEY)
+    if text is None:
+        raise FileMismatch(
+            "the file was not written by lp.save.",
+            file=path,
+            holds=_some(sorted(opened.keys())),
+            tries="net.load_state_dict(safetensors.torch.load_file(file)), if the names fit",
+        )
+    try:
+        told = json.loads(text)
+        version = told.pop("version")
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise _damaged(path) from error
+    if version != VERSION:
+        raise FileMismatch("the file has another version of the format.", file=path, came=version, expected=VERSION)
+    try:
+        contents = Contents(**told)
+        stored = contents.tensors.keys() - contents.tied.keys()
+    except (TypeError, AttributeError) as error:
+        raise _damaged(path) from error
+    if stored != set(opened.keys()):
+        raise _damaged(path)
+    return contents
+
+
+def _damaged(path: Path) -> FileMismatch:
+    return FileMismatch("the file is damaged: its metadata and its tensors differ.", file=path)
+
+
+def _refuse_differences(found: Contents, wanted: Contents, path: Path) -> None:
+    missing = sorted(wanted.tensors.keys() - found.tensors.keys())
+    unexpected = sorted(found.tensors.keys() - wanted.tensors.keys())
+    shared = sorted(wanted.tensors.keys() & found.tensors.keys())
+    differences = {
+        "missing": _some([f"{name} {wanted.tensors[name]}" for name in missing]),
+        "unexpected": _some([f"{name} {found.tensors[name]}" for name in unexpected]),
+        "other_shape_or_dtype": _some(_unlike(found.tensors, wanted.tensors, shared)),
+        "other_class": _some(
+            _unlike(found.classes, wanted.classes, sorted(wanted.classes.keys() & found.classes.keys()))
+        ),
+        "otherwise_tied": _some(_ties_apart(found.tied, wanted.tied, shared)),
+    }
+    if any(differences.values()):
+        raise FileMismatch("the file holds another network.", file=path, **differences)
+
+
+def _unlike(found: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
+    return [
+        f"{name or 'the net'}: {found[name]} in the file, {wanted[name]} in the net"
+        for name in names
+        if found[name] != wanted[name]
+    ]
+
+
+def _ties_apart(found: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
+    """Names that share a tensor on one side only."""
+
+    def in_words(tied: dict[str, str], name: str) -> str:
+        return f"the same as {tied[name]}" if name in tied else "on its own"
+
+    return [
+        f"{name}: {in_words(found, name)} in the file, {in_words(wanted, name)} in the net"
+        for name in names
+        if found.get(name) != wanted.get(name)
+    ]
+
+
+def _some(lines: list[str], most: int = 20) -> str | None:
+    """One a line; None without any, which an error then leaves out."""
+    rest = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n".join(lines[:most] + rest) or None

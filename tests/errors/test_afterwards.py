@@ -1,0 +1,116 @@
+"""After a refusal nothing is lost: the same network runs on good input and gives what it gave before."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import leporello as lp
+from leporello.errors import LeporelloError
+from tests.errors import steps
+
+X, Y = torch.randn(5, 2, 3), torch.randn(5, 2, 4)
+
+BAD_CALLS: dict[str, Callable[[lp.Recurrent], Any]] = {
+    "features": lambda net: net(torch.ones(5, 2, 7)),
+    "axes": lambda net: net(torch.ones(5)),
+    "dtype": lambda net: net(X.double()),
+    "no tensor": lambda net: net("x"),
+    "no steps": lambda net: net(X[:0]),
+    "empty batch": lambda net: net(X[:, :0]),
+    "steps": lambda net: net(X, steps=4),
+    "lengths": lambda net: net(X, lengths=[1, 9]),
+    "resets": lambda net: net(X, resets=torch.zeros(5, 2)),
+    "targets": lambda net: net(X, targets=Y[:2]),
+    "forcing": lambda net: net(X, targets=Y, forcing=2),
+    "state": lambda net: net(X, torch.zeros(2, 9)),
+    "draws": lambda net: net(X, draws=[X]),
+    "device": lambda net: net(X.to("meta")),
+    "one step": lambda net: net.step(X),
+    "fold": lambda net: lp.fold(net, X[0]),
+    "the cell": lambda net: net.cell(X),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+@pytest.mark.parametrize("traced", [False, True], ids=["first", "later"])
+def test_a_network_runs_as_before_after_a_refused_call(name: str, traced: bool) -> None:
+    torch.manual_seed(1)
+    net = lp.Recurrent(lp.Jordan(3, 6, 4))
+    wanted, _ = copy.deepcopy(net)(X)
+    if traced:
+        net(X)
+    with pytest.raises(LeporelloError):
+        BAD_CALLS[name](net)
+    outputs, state = net(X)
+    assert torch.equal(outputs, wanted)
+    (outputs.sum() + state.sum()).backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    assert net(X, targets=Y, resets=torch.zeros(5, 2, dtype=torch.bool), lengths=[3, 5])[0].shape == (5, 2, 4)
+
+
+class Switched(steps.Good):
+    """A step with a flaw that can be repaired."""
+
+    def __init__(self, flaw: type[steps.Good] | None) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(steps.HIDDEN))
+        self.calls, self.seen = 0, []
+        self.flaw = flaw
+
+    def end(self, x: Any, h: Any) -> Any:
+        return (self.flaw or steps.Good).end(self, x, h)
+
+
+FLAWS = [
+    steps.If,
+    steps.Item,
+    steps.MaskIndex,
+    steps.Numpy,
+    steps.Global,
+    steps.Adds,
+    steps.Exchanges,
+    steps.Fills,
+    steps.Shrinks,
+    steps.Remembers,
+    steps.Counts,
+    steps.Appends,
+    steps.OwnFunction,
+    steps.SharedNoise,
+    steps.OneResult,
+    steps.Grows,
+    steps.Pairs,
+    steps.OutputFlat,
+    steps.Mistaken,
+]
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_cell_runs_as_it_would_have_after_its_step_is_repaired(flaw: type[steps.Good]) -> None:
+    cell = Switched(None)
+    wanted = lp.Recurrent(copy.deepcopy(cell))(X)[0]
+    net = lp.Recurrent(cell)
+    cell.flaw = flaw
+    for _ in range(2):
+        with pytest.raises(LeporelloError):
+            net(X)
+    cell.flaw = None
+    outputs, _ = net(X)
+    assert torch.equal(outputs, wanted)
+    outputs.sum().backward()
+    assert all(type(value) in (torch.nn.Parameter, torch.Tensor) for value in cell.state_dict(keep_vars=True).values())
+    assert cell(X[0])[0].shape == (2, steps.HIDDEN)
+
+
+def test_a_refusal_draws_no_random_numbers() -> None:
+    net = lp.Recurrent(steps.If())
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    with pytest.raises(LeporelloError):
+        net(X)
+    assert torch.equal(torch.rand(3), wanted)

@@ -1,0 +1,204 @@
+"""A step reads its input, its state and what the cell registers; it writes to nothing, and nothing hangs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leporello as lp
+from leporello.errors import UntraceableStep
+from tests.errors import steps
+from tests.errors.said import said
+
+X = torch.randn(5, 2, steps.INPUTS)
+STATE = torch.zeros(2, steps.HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("step", "attribute", "came"),
+    [
+        (steps.Attribute, "the attribute 'scale' is a plain tensor.", "float32 [4]"),
+        (steps.InList, "the attribute 'scales' holds a plain tensor.", "[float32 [4]]"),
+        (steps.InDict, "the attribute 'scales' holds a plain tensor.", "{first: {of: [float32 [4]]}}"),
+        (steps.InModule, "the attribute 'U.scale' is a plain tensor.", "float32 [4]"),
+    ],
+)
+def test_a_plain_tensor_attribute_is_refused_by_name(step: type, attribute: str, came: str) -> None:
+    said(UntraceableStep, lambda: lp.Recurrent(step())(X), attribute, steps.place(step), came, "self.register_buffer(")
+
+
+def test_parameters_in_a_list_are_refused_by_name() -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(steps.LooseParameters())(X),
+        "the attribute 'scales' holds a parameter that the cell does not know.",
+        "nn.ParameterList",
+    )
+
+
+def reading(scale: Any) -> Callable[..., Any]:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return scale(h) if callable(scale) else scale * h, h
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        (steps.InObject(), steps.line("InObject")),
+        (steps.Global(), steps.line("Global")),
+        (reading(torch.ones(steps.HIDDEN)), "return scale(h) if callable(scale) else scale * h, h"),
+        (reading(nn.Linear(steps.HIDDEN, 1)), "return scale(h) if callable(scale) else scale * h, h"),
+    ],
+    ids=["object", "global", "closure", "module in a closure"],
+)
+def test_a_tensor_the_cell_does_not_know_is_refused_at_its_line(cell: Any, line: str) -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(cell)(X, STATE),
+        "the step reads a tensor that is neither its input, nor its state, nor a parameter or buffer of the cell.",
+        line,
+    )
+
+
+def test_numbers_and_tensors_made_in_the_step_are_fine() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return h + torch.tensor([1.0, 2.0, 3.0, 4.0]) * torch.arange(4), 0.5 * h + torch.ones(()) + x.sum(
+            -1, keepdim=True
+        )
+
+    assert lp.Recurrent(step, engine="stepwise")(X, STATE)[0].shape == (5, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [(steps.Adds, "count"), (steps.Fills, "count"), (steps.Shrinks, "W.weight")],
+)
+def test_a_write_to_a_buffer_or_parameter_is_refused_at_its_line(step: type, name: str) -> None:
+    cell = step()
+    before = {key: value.clone() for key, value in cell.state_dict().items()}
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(cell)(X),
+        f"the step writes to '{name}', which all steps share.",
+        steps.place(step),
+        steps.line(step.__name__),
+        "make it a state leaf",
+    )
+    assert all(torch.equal(value, before[key]) for key, value in cell.state_dict().items())
+
+
+def test_another_tensor_in_the_place_of_a_buffer_is_refused_by_name() -> None:
+    cell = steps.Exchanges()
+    count = cell.count
+    said(UntraceableStep, lambda: lp.Recurrent(cell)(X), "the step writes to 'count', which all steps share.")
+    assert cell.count is count
+
+
+def normed_weight() -> nn.Module:
+    cell = steps.Good()
+    nn.utils.parametrizations.spectral_norm(cell.U)
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: steps.Normed(track=True), "norm.num_batches_tracked"),
+        (normed_weight, "U.parametrizations.weight.0._u"),
+    ],
+    ids=["batch norm", "spectral norm"],
+)
+def test_modules_that_keep_statistics_are_refused_in_train_and_run_in_eval(make: Any, name: str) -> None:
+    cell = make()
+    said(UntraceableStep, lambda: lp.Recurrent(cell)(X), f"the step writes to '{name}'", "use eval()")
+    assert lp.Recurrent(cell.eval())(X)[0].shape == (5, 2, steps.HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [(steps.Remembers, "last"), (steps.Counts, "calls"), (steps.Appends, "seen")]
+)
+def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, name: str) -> None:
+    cell = step()
+    before = {key: list(value) if isinstance(value, list) else value for key, value in vars(cell).items()}
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(cell)(X),
+        f"the step sets the attribute '{name}', which all steps share.",
+        steps.place(step),
+        "lp.record",
+    )
+    assert vars(cell) == before
+
+
+def nothing(*_: Any) -> None:
+    return None
+
+
+HOOKS = {
+    "forward hook": lambda module: module.register_forward_hook(nothing),
+    "forward pre-hook": lambda module: module.register_forward_pre_hook(nothing),
+    "backward hook": lambda module: module.register_full_backward_hook(nothing),
+    "backward pre-hook": lambda module: module.register_full_backward_pre_hook(nothing),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.parametrize("part", ["cell", "submodule"])
+def test_a_hook_is_refused_by_kind_and_module_until_it_is_removed(kind: str, part: str) -> None:
+    cell = steps.Good()
+    net = lp.Recurrent(cell)
+    wanted = net(X)[0]
+    handle = HOOKS[kind](cell if part == "cell" else cell.U)
+    said(
+        UntraceableStep,
+        lambda: net(X),
+        f"a module of the cell has a {kind}, which would run once per trace and not once per step.",
+        "module  Good" if part == "cell" else "module  U (Linear)",
+    )
+    handle.remove()
+    assert torch.equal(net(X)[0], wanted)
+
+
+def test_hooks_on_the_network_itself_run() -> None:
+    net, seen = lp.Recurrent(steps.Good()), []
+    net.register_forward_hook(lambda module, given, results: seen.append(results[0].shape))
+    net(X)
+    assert seen == [(5, 2, steps.HIDDEN)]
+
+
+def test_a_function_with_its_own_backward_is_refused_at_its_line() -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(steps.OwnFunction())(X),
+        "the step calls Straight, an autograd.Function",
+        steps.line("OwnFunction"),
+        "soft + (hard - soft).detach()",
+    )
+
+
+def test_functions_with_their_own_backward_work_again_after_a_refusal() -> None:
+    said(UntraceableStep, lambda: lp.Recurrent(steps.OwnFunction())(X))
+    h = torch.randn(3, requires_grad=True)
+    steps.Straight.apply(h).sum().backward()
+    assert torch.equal(h.grad, torch.ones(3))
+
+
+def test_random_numbers_without_a_batch_axis_are_refused_at_their_line() -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(steps.SharedNoise())(X),
+        "the step draws random numbers that have no batch axis in front.",
+        "came      normal numbers [4]",
+        "expected  [batch, ...]: each row its own",
+        steps.line("SharedNoise"),
+    )
+
+
+def test_random_numbers_of_an_unknown_kind_are_refused_at_their_line() -> None:
+    said(UntraceableStep, lambda: lp.Recurrent(steps.Permutes())(X), "randperm", steps.line("Permutes"))

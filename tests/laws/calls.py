@@ -1,0 +1,200 @@
+"""A call of a random cell: its arguments as plain data, its tensors, and its results by the plain loop and by engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import leporello as lp
+from leporello.loop.state import leaf_names, leaves_of, map_leaves, state_of
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
+from tests.random_cells import CLASSES, SIZE, Numbers, Program, RandomCell, packed, program_of
+
+LENGTHS = (2, 7, 1)
+BATCHES = (3, 1)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Which arguments a call has; their numbers follow from `seed`.
+
+    forcing   "": no targets; "always"; "mask"
+    loss      what the loss is made of: "both", "outputs" or "final"
+    frozen    what gets no gradient: "nothing", "inputs", "state", "parameters" or "every other parameter"
+    """
+
+    length: int
+    batch: int
+    seed: int
+    state: bool = True
+    lengths: bool = False
+    resets: bool = False
+    forcing: str = ""
+    loss: str = "both"
+    frozen: str = "nothing"
+    window: int = 1024
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and a call of it."""
+
+    program: Program
+    arguments: Arguments
+
+    def __repr__(self) -> str:
+        return f"Case(\n{self.program},\n{self.arguments})"
+
+
+@st.composite
+def cases(draw: Any, **options: Any) -> Case:
+    """A random step and a random call of it; options as for `program_of`."""
+    return case_of(Numbers(draw(st.binary(min_size=SIZE + 10, max_size=SIZE + 10))), **options)
+
+
+def case_of(numbers: Numbers, **options: Any) -> Case:
+    """The case that a string of bytes stands for."""
+    chosen = Arguments(
+        length=numbers.among(LENGTHS),
+        batch=numbers.among(BATCHES),
+        seed=numbers.below(16),
+        state=bool(numbers.below(2)),
+        lengths=bool(numbers.below(2)),
+        resets=bool(numbers.below(2)),
+        forcing=numbers.among(("", "mask", "always")),
+        loss=numbers.among(("both", "outputs", "final")),
+        frozen=numbers.among(("nothing", "nothing", "inputs", "state", "parameters", "every other parameter")),
+        window=numbers.among((1024, 3, 6)),
+    )
+    program = program_of(numbers, **options)
+    return Case(program, chosen if program.feedback else replace(chosen, forcing=""))
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a call."""
+
+    inputs: Any
+    state: Any
+    options: dict[str, Any]
+
+    def leaves(self, cell: RandomCell) -> dict[str, Tensor]:
+        """What may get a gradient, by name."""
+        found = {f"input {n}": v for n, v in zip(leaf_names(self.inputs, "x"), leaves_of(self.inputs), strict=True)}
+        found |= {f"state {n}": v for n, v in zip(cell.state_names(), leaves_of(self.state), strict=False)}
+        found |= {"targets": self.options["targets"]} if "targets" in self.options else {}
+        found |= dict(cell.named_parameters())
+        return {name: v for name, v in found.items() if isinstance(v, Tensor) and v.requires_grad}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Outputs, final states and gradients by name."""
+
+    values: dict[str, Tensor | None]
+    gradients: dict[str, Tensor | None]
+
+
+def tensors_of(case: Case, cell: RandomCell) -> Tensors:
+    """Fresh leaves with the numbers of a case; floats past a row's end are NaN, integers are no class at all."""
+    program, arguments = case.program, case.arguments
+    numbers = torch.Generator().manual_seed(arguments.seed)
+    length, batch = arguments.length, arguments.batch
+    lengths = torch.randint(1, length + 1, (batch,), generator=numbers)
+    past = torch.arange(length).unsqueeze(1) >= lengths if arguments.lengths else torch.zeros(length, batch).bool()
+
+    def floats(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=numbers, dtype=torch.float64) * 2 - 1
+
+    def spoilt(value: Tensor) -> Tensor:
+        anything = float("nan") if value.is_floating_point() else 10**6
+        return value.masked_fill(past.reshape(length, batch, *[1] * (value.dim() - 2)), anything)
+
+    leaves = [
+        torch.randint(0, CLASSES, (length, batch), generator=numbers) if shape is None else floats(length, batch, *shape)
+        for shape in program.inputs.values()
+    ]
+    states = [floats(batch, *shape) for _, shape in program.states]
+    inputs = packed(program.form, [spoilt(leaf) for leaf in leaves])
+    state = state_of([name for name, _ in program.states], states)
+    options: dict[str, Any] = {}
+    if arguments.lengths:
+        options["lengths"] = lengths
+    if arguments.resets:
+        options["resets"] = torch.rand(length, batch, generator=numbers) < 0.4
+    if arguments.forcing:
+        options["targets"] = _wanted(spoilt(floats(length, batch, 3)), arguments.frozen != "inputs")
+    if arguments.forcing == "mask":
+        options["forcing"] = torch.rand(length, batch, generator=numbers) < 0.5
+    if not leaves:
+        options["steps"] = length
+    given = arguments.state or not leaves  # without inputs the state alone tells the batch
+    for index, parameter in enumerate(cell.parameters()):
+        frozen = arguments.frozen == "parameters" or (arguments.frozen == "every other parameter" and index % 2 == 1)
+        parameter.requires_grad_(not frozen)
+    return Tensors(
+        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "inputs"), inputs),
+        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "state"), state) if given else None,
+        options,
+    )
+
+
+def _wanted(leaf: Any, wanted: bool) -> Any:
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    return leaf.detach().clone().requires_grad_(wanted)
+
+
+def draws_of(net: lp.Recurrent, tensors: Tensors) -> list[Tensor]:
+    return net.draw(tensors.inputs, tensors.state, **tensors.options)
+
+
+def by_plain_loop(cell: RandomCell, tensors: Tensors, draws: Sequence[Tensor]) -> tuple[Any, Any]:
+    """What the call means."""
+    call = understood(cell, tensors.inputs, tensors.state, **tensors.options)
+    return plain_loop(cell, call, draws)
+
+
+def named(outputs: Any, final: Any, cell: RandomCell) -> dict[str, Tensor | None]:
+    """The leaves of a result by name."""
+    values = {f"output {n}": v for n, v in zip(leaf_names(outputs, "o"), leaves_of(outputs), strict=True)}
+    return values | {f"final {n}": v for n, v in zip(cell.state_names(), leaves_of(final), strict=True)}
+
+
+def results(
+    case: Case, cell: RandomCell, tensors: Tensors, run: Callable[[], tuple[Any, Any]], twice: bool = False
+) -> Results:
+    """Values, and the gradients of a random weighting of them; with `twice` those of a weighting of the gradients too."""
+    values = named(*run(), cell)
+    sources = tensors.leaves(cell)
+    heard = {"both": "", "outputs": "output", "final": "final"}[case.arguments.loss]
+    gradients = _gradients([v for n, v in values.items() if n.startswith(heard)], list(sources.values()), twice)
+    found = dict(zip(sources, gradients, strict=True))
+    if twice:
+        second = _gradients(gradients, list(sources.values()), False, seed=50)
+        found |= {f"second {name}": value for name, value in zip(sources, second, strict=True)}
+    return Results(
+        {name: value if value is None else value.detach() for name, value in values.items()},
+        {name: value if value is None else value.detach() for name, value in found.items()},
+    )
+
+
+def _gradients(
+    values: Sequence[Tensor | None], sources: Sequence[Tensor], again: bool, seed: int = 0
+) -> Sequence[Tensor | None]:
+    """Gradients of a random weighting of the values that have any."""
+    weighted = [
+        (value, torch.randn(value.shape, generator=torch.Generator().manual_seed(seed + index), dtype=value.dtype))
+        for index, value in enumerate(values)
+        if isinstance(value, Tensor) and value.requires_grad
+    ]
+    if not weighted or not sources:
+        return [None] * len(sources)
+    heard, weights = zip(*weighted, strict=True)
+    return torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)

@@ -1,0 +1,20 @@
+"""How many random cells a law is tried on: LEPORELLO_CELLS over all laws together, 320 unless told."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+CELLS = int(os.environ.get("LEPORELLO_CELLS", "320"))
+
+
+def cells(share: float) -> settings:
+    """The settings of a law that gets this share of all cells. The same cells every time, unless a number was asked for."""
+    return settings(
+        max_examples=max(4, round(CELLS * share)),
+        deadline=None,
+        derandomize="LEPORELLO_CELLS" not in os.environ,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+    )

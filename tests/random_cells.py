@@ -241,7 +241,8 @@ class _Resolver:
         names: list[str] = []
         for shape in shapes:
             there = [name for name, found in self.parameters.items() if found == shape and name not in names]
-            names.append(there[-1] if there and number % 2 else f"P{len(self.parameters) + len(names)}")
+            fresh = len({*self.parameters, *names})
+            names.append(there[-1] if there and number % 2 else f"P{fresh}")
         return names
 
     def handed_on(self, shape: Shape, choice: int) -> str:
@@ -319,16 +320,27 @@ def programs(draw: Any, **options: Any) -> Program:
 
 
 def program_of(
-    numbers: Numbers, *, draws: bool = True, smooth: bool = False, feedback: bool | None = None, most: int = 9
+    numbers: Numbers,
+    *,
+    draws: bool = True,
+    smooth: bool = False,
+    feedback: bool | None = None,
+    without: Sequence[str] = (),
+    most: int = 9,
 ) -> Program:
     """The step that a string of bytes stands for.
 
     draws      whether random numbers may be drawn in it
     smooth     whether it must be differentiable everywhere
     feedback   whether it has a feedback delay (None: sometimes)
+    without    operators it must not hold
     most       lines at most
     """
-    operators = [n for n, o in OPERATORS.items() if (draws or not o.draws) and (o.smooth or not smooth)]
+    operators = [
+        name
+        for name, operator in OPERATORS.items()
+        if (draws or not operator.draws) and (operator.smooth or not smooth) and name not in without
+    ]
     forms = [form for form in INPUTS if not smooth or all(shape is not None for shape in INPUTS[form].values())]
     has_feedback = numbers.below(4) == 3 if feedback is None else feedback
     form = numbers.among(forms)

@@ -1,4 +1,4 @@
-"""Every exception of the library, each in one form: what is wrong, then where, what came, what was expected, what to do.
+"""Every exception of the library, in one form: what is wrong, then where, what came, what was expected, what to do.
 
 Knows nothing of loops or tensors: whoever raises one passes the words.
 """
@@ -55,7 +55,7 @@ class NotOneStep(LeporelloError, ValueError):
 
 
 class UntraceableStep(LeporelloError, ValueError):
-    """A step does what no graph can hold: control flow on data, hidden tensors, writes, hooks, functions of one's own."""
+    """A step does what no graph can hold: control flow on data, hidden tensors, writes, hooks."""
 
 
 class RowsMeet(LeporelloError, ValueError):

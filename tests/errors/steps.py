@@ -5,6 +5,7 @@ A line that an error must name ends in a comment `# here: Name`.
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -382,9 +383,10 @@ class Mistaken(Good):
 
 def place(step: type) -> str:
     """The class with its file and line, as errors name it."""
-    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    path = Path(inspect.getfile(step))
+    lines = path.read_text(encoding="utf-8").splitlines()
     number = next(index for index, line in enumerate(lines, 1) if line.startswith(f"class {step.__name__}("))
-    return f"{step.__name__} (steps.py, line {number})"
+    return f"{step.__name__} ({path.name}, line {number})"
 
 
 def line(name: str) -> str:

@@ -20,7 +20,7 @@ def test_parameters_on_another_device_are_refused_by_name() -> None:
     text = said(DeviceMismatch, lambda: lp.Recurrent(lp.Elman(3, 4, 2).to("meta"))(X))
     assert text == (
         "the parameter 'U' lies on another device than the inputs.\n"
-        "  cell       Elman (elman.py, line 13)\n"
+        f"  cell       {steps.place(lp.Elman)}\n"
         "  parameter  meta\n"
         "  inputs     cpu\n"
         '  try        net.to_empty(device="cpu"), then its parameters from a file'

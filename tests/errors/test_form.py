@@ -42,7 +42,7 @@ def test_an_error_survives_pickling(kind: type[LeporelloError]) -> None:
     assert str(again) == str(error)
 
 
-@pytest.mark.parametrize("kind", set(KINDS) - {LeporelloError})
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not LeporelloError])
 def test_an_error_is_of_a_kind_that_python_knows_and_torch_does_not_swallow(kind: type[LeporelloError]) -> None:
     assert issubclass(kind, (ValueError, AssertionError))
     assert not issubclass(

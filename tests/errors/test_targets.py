@@ -23,7 +23,7 @@ def jordan(**options: Any) -> lp.Recurrent:
 @pytest.mark.parametrize(
     ("cell", "place"),
     [
-        (lp.Elman(3, 4, 4), "Elman (elman.py, line 13)"),
+        (lp.Elman(3, 4, 4), steps.place(lp.Elman)),
         (steps.Good(), steps.place(steps.Good)),
         (lambda x, h: (h, h), "<lambda> (test_targets.py, line"),
     ],

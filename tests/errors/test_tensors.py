@@ -172,6 +172,20 @@ def test_hooks_on_the_network_itself_run() -> None:
     assert seen == [(5, 2, steps.HIDDEN)]
 
 
+def test_a_network_inside_a_step_is_refused_by_name() -> None:
+    class Reader(steps.Good):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = lp.Recurrent(lp.GRU(3, 3))
+
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(Reader())(X),
+        "the cell holds a whole network, 'words'",
+        "came      Recurrent",
+    )
+
+
 def test_a_function_with_its_own_backward_is_refused_at_its_line() -> None:
     said(
         UntraceableStep,

@@ -52,12 +52,12 @@ def in_steps(net: lp.Recurrent, x: torch.Tensor, state: Any, arguments: dict[str
     return torch.stack(outputs), state
 
 
-def continues(net: lp.Recurrent, arguments: dict[str, Any]) -> None:
-    x, state = normal(LENGTH, BATCH, 3, grad=True), state_like(net, BATCH)
+def continues(net: lp.Recurrent, arguments: dict[str, Any], grad: bool = True) -> None:
+    x, state = normal(LENGTH, BATCH, 3, grad=grad), state_like(net, BATCH, grad=grad)
     arguments["draws"] = net.draw(x, state, **arguments)
-    sources = [x, *torch.utils._pytree.tree_leaves(state), *net.parameters()]
+    sources = [x, *torch.utils._pytree.tree_leaves(state), *net.parameters()] if grad else []
     whole = net(x, state, **arguments)
-    wanted = gradients(whole, sources)
+    wanted = gradients(whole, sources) if grad else []
     ways = {
         "two calls": in_parts(net, x, state, [0, 2, LENGTH], arguments),
         "a step and the rest": in_parts(net, x, state, [0, 1, LENGTH], arguments),
@@ -66,11 +66,17 @@ def continues(net: lp.Recurrent, arguments: dict[str, Any]) -> None:
     for way, got in ways.items():
         with said(way):
             close(got, whole)
-            close(gradients(got, sources), wanted, what="gradient")
+            close(gradients(got, sources) if grad else [], wanted, what="gradient")
 
 
 @pytest.mark.parametrize("name", [*EXAMPLES, *MORE])
 def test_calls_continue_each_other(name: str) -> None:
+    with torch.no_grad():
+        continues(net_of(name), {"resets": somewhere(LENGTH, BATCH)}, grad=False)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "ZoneoutLSTM", "TimeDelay", "stack"])
+def test_gradients_cross_the_border_between_calls(name: str) -> None:
     continues(net_of(name), {"resets": somewhere(LENGTH, BATCH)})
 
 

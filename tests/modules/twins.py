@@ -27,6 +27,7 @@ def close(got: Any, wanted: Any, tolerance: float = TOLERANCE, what: str = "a va
         if a is not None:
             assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{what} {index}"
             assert b.isfinite().all(), f"{what} {index}: the twin itself is not finite"
+            a, b = (value.double() if not value.is_complex() else value for value in (a, b))
             error = (a - b).abs().max().item()
             assert error <= tolerance * max(b.abs().max().item(), 1e-3), f"{what} {index}: off by {error:.1e}"
 

@@ -115,13 +115,18 @@ class Plan:
         return Plan(draft.close(), self.wanted)
 
     @cached_property
+    def _differentiable_gradient(self) -> Loop:
+        """The backward loop of operators that have derivatives themselves."""
+        return prune(self.rewrite(differentiate(self.parted, self.wanted, again=True)), self.leaving)
+
+    @cached_property
     def again(self) -> dict[tuple[bool, ...], Plan]:
         """Plans of the backward loop as a loop of its own, by the gradients asked of it."""
         return {}
 
     def pure_backward(self, needs: Callable[[Port], bool]) -> Plan:
         """The backward loop, to be differentiated again."""
-        loop = prune(self.gradient, self.leaving)
+        loop = self._differentiable_gradient
         wanted = tuple(needs(port) for port in loop.inputs)
         if wanted not in self.again:
             self.again[wanted] = Plan(loop, wanted)

@@ -5,16 +5,15 @@ Knows one step; knows nothing of sequences, tracing or engines.
 
 from __future__ import annotations
 
-import functools
 import keyword
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from leporello.errors import ArgumentError, NotOneStep
-from leporello.loop.state import Tree, batch_of, described, leaves_of, state_of
+from leporello.errors import ArgumentError
+from leporello.loop.one_step import grown, may_be_sequence, not_one_step, refuse_row, refuse_sequence
+from leporello.loop.state import Tree, batch_of, leaves_of, state_of
 
 
 class Cell(nn.Module):
@@ -88,18 +87,18 @@ class Cell(nn.Module):
         return self.feedback
 
     def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> Any:
-        _refuse_row(self, x, state)
+        refuse_row(self, x, state)
         if state is None:
             state = self.initial_state(batch_of(x) or 1, **_home_of(x))
-        if not _may_be_sequence(x, state):
+        if not may_be_sequence(x, state):
             return super().__call__(x, state, *args, **options)
-        _refuse_sequence(self, x, state)
+        refuse_sequence(self, x, state)
         try:
             result = super().__call__(x, state, *args, **options)
         except RuntimeError as error:  # shapes that do not fit
-            raise _not_one_step(self, x) from error
-        if _grown(result, state):
-            raise _not_one_step(self, x)
+            raise not_one_step(self, x) from error
+        if grown(result, state):
+            raise not_one_step(self, x)
         return result
 
 
@@ -126,84 +125,3 @@ def _home_of(x: Any) -> dict[str, Any]:
             floats = leaf.is_floating_point() or leaf.is_complex()
             return {"device": leaf.device, "dtype": leaf.dtype if floats else None}
     return {}
-
-
-def features_of(cell: nn.Module) -> int | None:
-    """How many features a row has that a built-in cell reads; None for a cell of one's own, whose `inputs` may mean anything."""
-    inputs = getattr(cell, "inputs", None)
-    return inputs if isinstance(inputs, int) and _is_ours(type(cell)) else None
-
-
-@functools.cache
-def _is_ours(kind: type) -> bool:
-    return any(base.__module__.startswith(("leporello.cells.", "leporello.modules.")) for base in kind.__mro__)
-
-
-def _refuse_row(cell: nn.Module, x: Any, state: Any) -> None:
-    """A built-in cell reads one step: [batch, features]."""
-    features = features_of(cell)
-    if features is None:
-        return
-    expected = f"one step: [batch, {features}]"
-    if not isinstance(x, Tensor):
-        if isinstance(x, PackedSequence):
-            raise _not_one_step(cell, x)
-        raise ArgumentError(
-            f"{type(cell).__name__} reads one tensor.",
-            came=described(x),
-            expected=expected,
-            tries="torch.as_tensor(values)",
-        )
-    if x.dim() > 2:
-        raise _not_one_step(cell, x)
-    if x.dim() == 0 or (x.dim() == 1 and state is None):  # with a state to match, one row may come without its batch
-        raise ArgumentError(
-            f"the input of {type(cell).__name__} has too few axes.",
-            came=described(x),
-            expected=expected,
-            tries="x.unsqueeze(0) adds a batch axis",
-        )
-    if x.shape[-1] != features:
-        raise ArgumentError(
-            f"the input of {type(cell).__name__} has the wrong number of features.",
-            came=described(x),
-            expected=expected,
-            tries=f"build the cell for {x.shape[-1]} inputs",
-        )
-
-
-def _may_be_sequence(x: Any, state: Any) -> bool:
-    """Whether the input has an axis more than one step's would have: more than any state leaf."""
-    lead = x if isinstance(x, Tensor) else next((leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor)), None)
-    if lead is None:
-        return False
-    axes = lead.dim() + (not (lead.is_floating_point() or lead.is_complex()))  # classes stand for rows of features
-    return isinstance(x, PackedSequence) or (
-        axes > 2 and axes > max([0, *(leaf.dim() for leaf in leaves_of(state) if isinstance(leaf, Tensor))])
-    )
-
-
-def _refuse_sequence(cell: Cell, x: Any, state: Any) -> None:
-    """A sequence has the batch on its second axis: where the state's batch stands there and not in front, say so."""
-    lead = next(leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor))
-    batch = batch_of(state)
-    if isinstance(x, PackedSequence) or (batch is not None and lead.shape[0] != batch and lead.shape[1] == batch):
-        raise _not_one_step(cell, x)
-
-
-def _grown(result: Any, state: Any) -> bool:
-    """Whether a leaf of the next state has more axes than it had."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        return False
-    pairs = zip(leaves_of(result[1]), leaves_of(state), strict=False)
-    return any(isinstance(new, Tensor) and isinstance(old, Tensor) and new.dim() > old.dim() for new, old in pairs)
-
-
-def _not_one_step(cell: nn.Module, x: Any) -> NotOneStep:
-    came = "a PackedSequence" if isinstance(x, PackedSequence) else f"an input {described(x)}"
-    return NotOneStep(
-        f"{type(cell).__name__} was called with a whole sequence; this is one step.",
-        came=came,
-        expected=f"the input of one step, [batch, {features_of(cell) or 'features'}]",
-        tries="wrap it in lp.Recurrent(cell) and call that with the sequence",
-    )

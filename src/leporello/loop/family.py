@@ -55,8 +55,12 @@ class Family:
         with self.mode, enable_python_dispatcher():
             yield
 
+    def sealed(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever decides by the number of rows inside fails, unless it is decided already."""
+        return contextlib.nullcontext() if self.decided() else self.shapes.error_on_new_guards()
+
     def guards(self) -> list[Any]:
-        """What the trace had to assume about the number of rows, and where: empty for a step that works for every batch."""
+        """What the trace assumes about the number of rows, and where: empty for a step that works for every batch."""
         return list(self.shapes.guards)
 
     def decided(self) -> bool:

@@ -93,8 +93,10 @@ class Loop:
             return self.constants[name]
         if self.signature is None or self.signature.home is None:
             return None
-        path, _, leaf = name.rpartition(".")
-        return getattr(self.signature.home.get_submodule(path), leaf, None)
+        home: object = self.signature.home
+        for part in name.split("."):
+            home = getattr(home, part, None)  # None for what a call adds, such as the initial state
+        return home if isinstance(home, Tensor) else None
 
     def split(self) -> Split:
         """Part it into stages: what must run step by step, and what can run on all steps at once."""
@@ -105,7 +107,7 @@ class Loop:
         return unfold(self, steps)
 
     def text(self) -> str:
-        """The loop as text, one line a value; `leporello.loop.text.loop_from` reads it back."""
+        """The loop as text, one line a value; `leporello.loop.read.loop_from` reads it back."""
         return text_of(self)
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ Named = Sequence[tuple[str, Tensor]]
 def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
     """What can be seen without running the step."""
     _refuse_other_forward(cell)
+    _refuse_networks(cell)
     _refuse_hooks(cell)
     _refuse_plain_tensors(cell)
     batch = refuse_batchless(cell, "state", states, refuse_batchless(cell, "input", sequences, None))
@@ -57,6 +58,19 @@ def _refuse_other_forward(cell: nn.Module) -> None:
         ) from None
     except ValueError:  # a builtin without a signature: it will say itself what it lacks
         pass
+
+
+def _refuse_networks(cell: nn.Module) -> None:
+    """A step holds cells; a network of ours would be traced inside a trace."""
+    for path, module in cell.named_modules():
+        if type(module).__module__.startswith("leporello.modules.") and not isinstance(module, Cell):
+            raise UntraceableStep(
+                f"the cell holds a whole network, '{path}'; a step is one step of each of its parts.",
+                cell=place_of(cell),
+                came=type(module).__name__,
+                expected="cells",
+                tries="run the network over its own sequence before this one; or call its cell in forward, once per step",
+            )
 
 
 HOOKS = {
@@ -96,8 +110,8 @@ def _refuse_plain_tensors(cell: nn.Module) -> None:
                 expected="an nn.Parameter, a buffer or a module",
                 tries="nn.ParameterList or nn.ParameterDict, so that it gets gradients and moves with the cell"
                 if parameter
-                else f'self.register_buffer("{name if found is value else "name"}", tensor), so that it moves and is saved '
-                "with the cell",
+                else f'self.register_buffer("{name if found is value else "name"}", tensor), so that it moves with the '
+                "cell and is saved with it",
             )
 
 

@@ -6,9 +6,8 @@ everything else runs on all steps at once, as late as it can, with length x batc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
 from leporello.loop.classes import Class, classes, is_part
@@ -47,34 +46,28 @@ def states_on_cycles(loop: Loop) -> set[str]:
 
 
 def _one_result_each(loop: Loop) -> Loop:
-    """An operator with gradients both of rows and of invariants becomes two, so that each can find its own stage."""
+    """An operator with results both of rows and of invariants becomes two, so that each can find its own stage."""
     draft = Draft(loop)
     for node in list(draft.graph.nodes):
-        if node.op != "call_function" or not _masked(node):
+        takers = [user for user in node.users if is_part(user)]
+        sums = [taker for taker in takers if not has_rows(taker.meta["val"])]
+        if not has_rows(node.meta.get("val")) or not sums or len(sums) == len(takers):
             continue
-        for rows in (True, False):
-            takers = [taker for taker in node.users if has_rows(taker.meta["val"]) is rows]
-            if not takers or len(takers) == len(node.users):
-                continue
-            asked = {taker.args[1] for taker in takers}
-            with draft.before(takers[0]):
-                alone = draft.call(
-                    node.target, *node.args[:-1], [index in asked for index in range(len(node.args[-1]))]
-                )
-            for taker in takers:
-                taker.replace_input_with(node, alone)
+        with draft.before(sums[0]):
+            alone = draft.call(node.target, *_asked(node, sums), **node.kwargs)
+        for taker in sums:
+            taker.replace_input_with(node, alone)
+        node.args = _asked(node, [taker for taker in takers if taker not in sums])
     return draft.close()
 
 
-def _masked(node: fx.Node) -> bool:
-    """Whether its last argument says which of its several results to compute."""
-    target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and bool(target._schema.arguments)
-        and target._schema.arguments[-1].name == "output_mask"
-        and sum(bool(asked) for asked in arguments(node)[-1]) > 1
-    )
+def _asked(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
+    """An operator's arguments for some of its results, where it can be told which to compute."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.arguments or schema.arguments[-1].name != "output_mask":
+        return arguments(node)
+    wanted = {arguments(taker)[1] for taker in takers}
+    return (*arguments(node)[:-1], [index in wanted for index in range(len(arguments(node)[-1]))])
 
 
 def _ordered(loop: Loop, kinds: Classes) -> list[list[fx.Node]]:

@@ -22,7 +22,7 @@ Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () ha
 def state_type(names: tuple[str, ...]) -> type:
     """The named tuple of a state with these leaves; the same names give the same type, and it can be pickled."""
     made = namedtuple("State", names)  # type: ignore[misc]
-    made.__reduce__ = lambda self: (_rebuilt, (names, tuple(self)))  # type: ignore[method-assign,assignment]
+    setattr(made, "__reduce__", lambda self: (_rebuilt, (names, tuple(self))))  # noqa: B010
     return made
 
 
@@ -99,7 +99,7 @@ def batch_of(tree: Tree) -> int | None:
 
 
 def same_structure(given: Tree, wanted: Tree) -> Tree | None:
-    """The given tree with the wanted one's structure, None if they do not fit; a plain tuple or list passes for a named tuple."""
+    """The given tree with the wanted one's structure, None if they do not fit; plain tuples pass for named ones."""
     leaves, spec = pytree.tree_flatten(given)
     wanted_leaves, wanted_spec = pytree.tree_flatten(wanted)
     if spec == wanted_spec:

@@ -51,7 +51,7 @@ def as_module(cell: Any) -> nn.Module:
 def state_argument(cell: nn.Module) -> str:
     """The name of the state in the step's own signature."""
     forward = cell.function if isinstance(cell, FunctionCell) else cell.forward
-    names = [name for name in inspect.signature(forward).parameters]
+    names = list(inspect.signature(forward).parameters)
     return names[1] if len(names) > 1 else "state"
 
 
@@ -118,12 +118,13 @@ def _counted(result: Any) -> str:
 
 def _fed(cell: nn.Module, output: Tree, state: Tree) -> Tree:
     """The feedback leaf carries feed(output) where a cell defines `feed`."""
-    leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
-    if leaf is None or type(cell).feed is Cell.feed:  # type: ignore[union-attr]
+    if not isinstance(cell, Cell) or type(cell).feed is Cell.feed:
+        return state
+    leaf = cell.feedback_leaf()
+    if leaf is None:
         return state
     leaves, spec = torch.utils._pytree.tree_flatten(state)
-    names = cell.state_names()  # type: ignore[operator]
-    leaves[names.index(leaf)] = cell.feed(output)  # type: ignore[operator]
+    leaves[cell.state_names().index(leaf)] = cell.feed(output)
     return torch.utils._pytree.tree_unflatten(leaves, spec)
 
 

@@ -6,8 +6,8 @@ operators become draws, in-place operators are made pure, values keep the user's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from leporello.loop.refusals import refuse_before, refuse_mixed_rows, refuse_sha
 from leporello.loop.rowwise import why_rows_meet
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import names_heard, place_of, state_names, take
+from leporello.loop.swap import swapped
 from leporello.loop.tidy import tidy
 from leporello.loop.translate import translated
 from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
@@ -57,7 +58,12 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
     leaves = _flat(cell, x, state)
     refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
     family = Family(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
-    with translated(cell, leaves.sequences, leaves.states, family), unchanged(cell), _same_autocast():
+    with (
+        translated(cell, leaves.sequences, leaves.states, family),
+        unchanged(cell),
+        _same_autocast(),
+        _plain_operators(),
+    ):
         draws = _draws_wanted(cell, leaves, family)
         graph, outputs, ports = _graph(cell, leaves, draws, family)
     loop = _loop(cell, leaves, family, graph, outputs, ports)
@@ -109,26 +115,15 @@ def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any
     waiting = iter(sequences)
     x = pytree.tree_unflatten([next(waiting) if there else None for there in leaves.present], leaves.input_spec)
     state = pytree.tree_unflatten(list(states), leaves.state_spec)
-    named = {f"cell.{name}": value for (name, _), value in zip(leaves.invariants, invariants, strict=True)}
-    output, after = torch.func.functional_call(_Taken(cell), named, (x, state))
+    instead = {id(leaf): value for (_, leaf), value in zip(leaves.invariants, invariants, strict=True)}
+    with swapped(cell, instead):
+        before = held_tensors(cell)
+        output, after = take(cell, x, state)
+        refuse_exchanged(cell, before)
     after_leaves = pytree.tree_leaves(after)
     if torch.is_autocast_enabled(_device_type(leaves)):
         after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, states, strict=True)]
     return output, after_leaves
-
-
-class _Taken(nn.Module):
-    """The cell behind `take`, so that functional_call swaps its parameters and nothing else intervenes."""
-
-    def __init__(self, cell: nn.Module) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
-        before = held_tensors(self.cell)
-        result = take(self.cell, x, state)
-        refuse_exchanged(self.cell, before)
-        return result
 
 
 def _device_type(leaves: _Leaves) -> str:
@@ -141,6 +136,20 @@ def _same_autocast() -> AbstractContextManager[Any]:
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)
+
+
+@contextmanager
+def _plain_operators() -> Iterator[None]:
+    """Recurrent modules of torch.nn inside a step as plain operators: the libraries' own hand on sealed memory."""
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    before = [library.enabled for library in libraries]
+    try:
+        for library in libraries:
+            library.enabled = False
+        yield
+    finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
 
 
 def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw]:

@@ -62,7 +62,7 @@ def _in_words(error: Exception, sequences: Named, states: Named, family: Family)
         return UntraceableStep(
             "the step decides in Python by numbers in a tensor.",
             because=_ONCE,
-            tries="torch.where(condition, a, b) instead of if and while; tensors instead of .item(), float(), .tolist()",
+            tries="torch.where(condition, a, b) instead of if and while; tensors instead of .item() and float()",
         )
     if ".numpy() is not supported" in said:
         return UntraceableStep(

@@ -26,7 +26,7 @@ class NoWrites(TorchDispatchMode):
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.names = {_memory(value): name for name, value in reversed(named.items())}
+        self.names = {_memory(value): name for name, value in reversed([*named.items()])}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -81,10 +81,10 @@ def check_gradients(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         call = understood(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
-    fast = _Side.of(net, replace_leaves(call, lambda leaf: leaf), draws)
+    fast = _Side.of(net, _on_leaves_of_its_own(call, lambda leaf: leaf), draws)
     exact = copy.deepcopy(net)
     exact.cell.to(torch.float64)
-    slow = _Side.of(exact, replace_leaves(call, _wide), [_wide(draw) for draw in draws])
+    slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide), [_wide(draw) for draw in draws])
     with torch.enable_grad():
         values, found = fast.run(lambda: net._run(fast.call), seed)
         expected, wanted = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws), seed)
@@ -100,7 +100,7 @@ def check_gradients(
     return report
 
 
-def replace_leaves(call: Any, function: Any) -> Any:
+def _on_leaves_of_its_own(call: Any, function: Any) -> Any:
     """The call on leaves of its own that require gradients."""
 
     def own(leaf: Any) -> Any:
@@ -115,9 +115,9 @@ def replace_leaves(call: Any, function: Any) -> Any:
         inputs=inputs,
         state=state,
         targets=None if call.targets is None else function(call.targets.detach()),
-        initial=None if call.initial is None else map_leaves(lambda leaf: function(leaf), call.initial),
+        initial=None if call.initial is None else map_leaves(function, call.initial),
         sequences=[
-            (name, leaf) for name, leaf in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if leaf is not None
+            pair for pair in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if pair[1] is not None
         ],
         states=list(zip(names, leaves_of(state), strict=True)) if names else [],
     )

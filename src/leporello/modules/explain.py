@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan
-from leporello.loop.classes import Class
-from leporello.loop.loop import Loop
 from leporello.loop.stages import Split, Stage
 from leporello.loop.text import value_text
 

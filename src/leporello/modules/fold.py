@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from leporello.loop.cell import Cell
+from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module
 from leporello.loop.trace import trace
 from leporello.modules.arguments import understood
 from leporello.modules.bidirectional import Bidirectional
-from leporello.errors import ArgumentError
 from leporello.modules.layers import Layers
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.summary import Summary

@@ -17,10 +17,10 @@ from leporello.engine.plan import Plan
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
+from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.trace import trace
 from leporello.modules.arguments import Call
 from leporello.modules.fingerprint import autocast_mode, fingerprint, structure
-from leporello.loop.state import leaves_of, map_leaves
 from leporello.modules.timed import checked_draws
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask

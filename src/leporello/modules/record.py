@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell, features_of
+from leporello.loop.cell import Cell
 from leporello.loop.naming import listening
+from leporello.loop.one_step import features_of
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, take
 
@@ -59,5 +60,7 @@ def record(cell: Cell, *names: str) -> Recorded:
     torch.Size([2, 4])
     """
     if not isinstance(cell, Cell):
-        raise ArgumentError("only cells that declare their state can be recorded.", came=type(cell).__name__, expected="lp.Cell")
+        raise ArgumentError(
+            "only cells that declare their state can be recorded.", came=type(cell).__name__, expected="lp.Cell"
+        )
     return Recorded(cell, names)

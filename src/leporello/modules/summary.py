@@ -8,8 +8,9 @@ from typing import Any
 from torch import nn
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell, features_of
+from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
+from leporello.loop.one_step import features_of
 from leporello.loop.state import Tree
 from leporello.loop.step import take
 from leporello.modules.recurrent import Recurrent

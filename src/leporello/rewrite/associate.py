@@ -136,7 +136,7 @@ _SLOPES: dict[Any, Callable[..., Written]] = {
 
 
 def _factor(pen: _Pen, factors: tuple[Any, ...], dtype: torch.dtype) -> Any:
-    """The product of all factors, numbers last, in the dtype of what they multiply: a mask times a number has another."""
+    """The product of all factors, numbers last, in the dtype of what they multiply (a mask has another)."""
     values = [factor(pen) if callable(factor) else factor for factor in factors]
     nodes = [value for value in values if isinstance(value, fx.Node)]
     scale = math.prod(value for value in values if not isinstance(value, fx.Node))
@@ -186,7 +186,8 @@ def _added(draft: Draft, waiting: fx.Node, term: fx.Node) -> fx.Node | None:
 
 def _first(draft: Draft, bias: Any, term: fx.Node) -> fx.Node:
     """The sum of what does not wait; two biases are added before anything is spread over rows."""
-    if term.target is aten.addmm.default and not term.kwargs and len(term.users) == 1 and _alike(bias, arguments(term)[0]):
+    biased = term.target is aten.addmm.default and not term.kwargs and len(term.users) == 1
+    if biased and _alike(bias, arguments(term)[0]):
         return draft.call(aten.addmm.default, draft.call(aten.add.Tensor, bias, term.args[0]), *term.args[1:])
     return draft.call(aten.add.Tensor, bias, term)
 

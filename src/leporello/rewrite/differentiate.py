@@ -8,7 +8,8 @@ gives the second derivative.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, fx
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.loop import Loop
 from leporello.loop.names import label_all
@@ -26,11 +28,14 @@ from leporello.loop.tidy import tidy
 aten = torch.ops.aten
 
 
-def differentiate(loop: Loop, wanted: Sequence[bool] | None = None, given: Sequence[bool] | None = None) -> Loop:
+def differentiate(
+    loop: Loop, wanted: Sequence[bool] | None = None, given: Sequence[bool] | None = None, *, again: bool = False
+) -> Loop:
     """The backward Loop.
 
     wanted   for each input of the loop whether its gradient is asked for (all floating ones by default)
     given    for each output whether a gradient arrives (all floating ones by default)
+    again    whether it is to be differentiated in turn: a few operators have a gradient for speed and another for that
 
     Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h each step found, invariants
     as they are, `grad.o` for the gradient of an output o; as states the gradients of the states. Its outputs: for each
@@ -45,7 +50,7 @@ def differentiate(loop: Loop, wanted: Sequence[bool] | None = None, given: Seque
         _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)
     ]
     arriving = [there and _floats(port) for port, there in zip(loop.outputs, given, strict=True)]
-    graph, present = _traced(loop, asked, arriving, [*reads, *gradients])
+    graph, present = _traced(loop, asked, arriving, [*reads, *gradients], again)
     return _backward(loop, graph, present, asked, (*reads, *gradients))
 
 
@@ -74,7 +79,7 @@ def _gradient_port(port: Port) -> Port:
 
 
 def _traced(
-    loop: Loop, asked: list[bool], arriving: list[bool], ports: list[Port]
+    loop: Loop, asked: list[bool], arriving: list[bool], ports: list[Port], again: bool
 ) -> tuple[fx.GraphModule, list[bool]]:
     """The graph of the vector-Jacobian product, and for each asked input whether anything depends on it."""
     family = loop.family
@@ -93,18 +98,34 @@ def _traced(
         sources = [leaf for leaf, wanted in zip(leaves, asked, strict=True) if wanted]
         found: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
-            found = torch.autograd.grad(
-                [result for result, _ in pairs], sources, [gradient for _, gradient in pairs], allow_unused=True
-            )
+            heard, weights = zip(*pairs, strict=True)
+            found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
         present.extend(gradient is not None for gradient in found)
         return [gradient for gradient in found if gradient is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with family.active():
+    with family.active(), _for_every_batch(loop):
         module = make_fx(dispatch_functionalize(product))(
             family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :]
         )
     return module, present
+
+
+@contextmanager
+def _for_every_batch(loop: Loop) -> Iterator[None]:
+    """The gradient must not decide by the number of rows: that would decide it for the loop itself too."""
+    try:
+        with loop.family.sealed():
+            yield
+    except RuntimeError as error:
+        if "guards are frozen" not in str(error):
+            raise
+        raise EngineRefusal(
+            "the gradient of this step can be traced for one number of rows only.",
+            loop=loop.name,
+            because=str(error).splitlines()[0],
+            tries='engine="reference"',
+        ) from error
 
 
 def _backward(

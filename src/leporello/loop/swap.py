@@ -1,0 +1,40 @@
+"""A cell with other tensors in the place of its parameters and buffers, for as long as a block runs.
+
+Each slot is exchanged once, however often its module or its tensor is shared, and put back whatever happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@contextmanager
+def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
+    """Put tensors in the place of those whose `id` they are listed under."""
+    slots: list[tuple[dict[str, Any], str, Tensor]] = [
+        (table, name, value)
+        for module in cell.modules()
+        for table in (module._parameters, module._buffers)
+        for name, value in table.items()
+        if value is not None and id(value) in instead
+    ]
+    try:
+        for table, name, value in slots:
+            table[name] = instead[id(value)]
+        _lists_in_step(cell)
+        yield
+    finally:
+        for table, name, value in slots:
+            table[name] = value
+        _lists_in_step(cell)
+
+
+def _lists_in_step(cell: nn.Module) -> None:
+    """torch.nn's recurrent modules keep a list of their parameters beside the table."""
+    for module in cell.modules():
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]

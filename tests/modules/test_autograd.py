@@ -1,0 +1,160 @@
+"""A call as one node of autograd's graph: used twice, kept, changed in place, chained, differentiated again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import leporello as lp
+from leporello.loop.state import leaves_of
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
+from tests.cells.examples import EXAMPLES
+from tests.modules.twins import ENGINES, close, gradients, normal, shaken, somewhere, weighed
+
+
+def written_out(net: lp.Recurrent, x: torch.Tensor, state: object = None) -> tuple[object, object]:
+    return plain_loop(net.cell, understood(net.cell, x, state))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_kept_graph_gives_the_same_gradients_again(engine: str) -> None:
+    net = lp.Recurrent(shaken(lp.LSTM(3, 4)), engine=engine)
+    loss = weighed(net(normal(4, 2, 3)))
+    loss.backward(retain_graph=True)
+    first = [parameter.grad.clone() for parameter in net.parameters()]
+    loss.backward()
+    close([parameter.grad for parameter in net.parameters()], [2 * gradient for gradient in first], tolerance=1e-14)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_outputs_used_twice_get_the_sum_of_both_gradients(engine: str) -> None:
+    net, x = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine), normal(4, 2, 3, grad=True)
+    sources = [x, *net.parameters()]
+
+    def loss(outputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return outputs.sin().sum() + (outputs[1] * outputs[-1]).sum() + (state * outputs[0]).sum() + state.sum()
+
+    got, wanted = loss(*net(x)), loss(*written_out(net, x))
+    close(torch.autograd.grad(got, sources), torch.autograd.grad(wanted, sources))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parts_of_the_results_may_go_unused(engine: str) -> None:
+    net, x = lp.Recurrent(shaken(lp.LSTM(3, 4)), engine=engine), normal(4, 2, 3, grad=True)
+    sources = [x, *net.parameters()]
+    parts: list[Callable] = [
+        lambda outputs, state: outputs[2],
+        lambda outputs, state: outputs[:, 1, :2],
+        lambda outputs, state: state[0],
+        lambda outputs, state: state[1],
+    ]
+    for part in parts:
+        close(gradients(part(*net(x)), sources), gradients(part(*written_out(net, x)), sources), what="gradient")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nets_feed_each_other(engine: str) -> None:
+    encoder = lp.Recurrent(shaken(lp.LSTM(3, 4), seed=1), engine=engine)
+    decoder = lp.Recurrent(shaken(lp.LSTM(4, 4), seed=2), engine=engine)
+    x = normal(4, 2, 3, grad=True)
+    sources = [x, *encoder.parameters(), *decoder.parameters()]
+
+    def chained(one: Callable, two: Callable) -> object:
+        outputs, state = one(x)
+        return two(outputs.flip(0), state)
+
+    got = chained(encoder, decoder)
+    wanted = chained(lambda *a: written_out(encoder, *a), lambda *a: written_out(decoder, *a))
+    close(got, wanted)
+    close(gradients(got, sources), gradients(wanted, sources))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_net_may_read_its_own_outputs(engine: str) -> None:
+    net, x = lp.Recurrent(shaken(lp.GRU(4, 4)), engine=engine), normal(3, 2, 4, grad=True)
+    sources = [x, *net.parameters()]
+    got = net(net(net(x)[0])[0])
+    wanted = written_out(net, written_out(net, written_out(net, x)[0])[0])
+    close(gradients(got, sources), gradients(wanted, sources))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN", "Elman", "Perceptron", "MinGRU", "Jordan", "TimeDelay"])
+def test_results_changed_in_place_raise_or_change_nothing(name: str, engine: str) -> None:
+    """Never wrong in silence: torch's own error, or the gradients of the plain loop."""
+    net = lp.Recurrent(shaken(EXAMPLES[name]()).eval(), engine=engine)
+    x = normal(4, 2, 3, grad=True)
+    sources = [x, *net.parameters()]
+    for place in range(len(leaves_of(net(x)))):
+        wanted = [2 * value if index == place else value for index, value in enumerate(leaves_of(written_out(net, x)))]
+        got = leaves_of(net(x))
+        if not got[place].requires_grad:
+            continue
+        try:
+            got[place].mul_(2)
+            found = gradients(got, sources)
+        except RuntimeError as error:
+            if not re.search("in-?place", str(error)):
+                raise
+        else:
+            close(got, wanted)
+            close(found, gradients(wanted, sources))
+
+
+def test_what_was_saved_must_not_change_before_the_backward_sweep() -> None:
+    net, x = lp.Recurrent(shaken(lp.LSTM(3, 4))), normal(4, 2, 3, grad=True)
+    for saved in (x, net.cell.W):
+        loss = weighed(net(x))
+        saved.detach().mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradients_of_gradients_are_those_of_the_plain_loop(engine: str) -> None:
+    """A gradient penalty, with lengths and resets."""
+    net, x = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine), normal(4, 2, 3, grad=True)
+    more = {"lengths": [4, 2], "resets": somewhere(4, 2)}
+    sources = list(net.parameters())
+
+    def penalty(results: object) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(weighed(results), x, create_graph=True)
+        return gradient.square().sum()
+
+    got = torch.autograd.grad(penalty(net(x, **more)), sources, allow_unused=True)
+    wanted = plain_loop(net.cell, understood(net.cell, x, None, **more))
+    close(got, torch.autograd.grad(penalty(wanted), sources, allow_unused=True))
+
+
+def test_hooks_on_outputs_and_parameters_are_called() -> None:
+    net, seen = lp.Recurrent(shaken(lp.GRU(3, 4))), []
+    outputs, _ = net(normal(4, 2, 3))
+    outputs.register_hook(lambda gradient: seen.append("outputs"))
+    net.cell.W.register_hook(lambda gradient: seen.append("W"))
+    net.cell.U.register_post_accumulate_grad_hook(lambda parameter: seen.append("U"))
+    outputs.sum().backward()
+    assert sorted(seen) == ["U", "W", "outputs"]
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    net, x = lp.Recurrent(shaken(lp.GRU(3, 4))), normal(4, 2, 3)
+    weighed(net(x)).backward()
+    first = [parameter.grad.clone() for parameter in net.parameters()]
+    weighed(net(2 * x)).backward()
+    alone = gradients(net(2 * x), list(net.parameters()))
+    close([p.grad for p in net.parameters()], [a + b for a, b in zip(first, alone, strict=True)], tolerance=1e-13)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_call_gives_the_same_bits(engine: str) -> None:
+    net, x = lp.Recurrent(shaken(lp.Stack(lp.LSTM(3, 5), lp.GRU(5, 3))), engine=engine), normal(30, 7, 3, grad=True)
+    sources = [x, *net.parameters()]
+    one, two = net(x, lengths=list(range(24, 31))), net(x, lengths=list(range(24, 31)))
+    close(one, two, tolerance=0)
+    close(gradients(one, sources), gradients(two, sources), tolerance=0)

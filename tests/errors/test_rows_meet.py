@@ -76,8 +76,9 @@ def test_reference_is_right_for_every_batch(make: Callable[[], Cell], reason: st
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_resets_and_lengths_work_where_rows_meet(batch: int) -> None:
-    net = lp.Recurrent(steps.Large().double())
+@pytest.mark.parametrize("step", [steps.Centred, steps.First, steps.Divided, steps.Large])
+def test_resets_and_lengths_work_where_rows_meet(step: Callable[[], Cell], batch: int) -> None:
+    net = lp.Recurrent(step().double())
     inputs = torch.randn(4, batch, steps.INPUTS, dtype=torch.float64)
     lengths, resets = torch.randint(1, 5, (batch,)), torch.rand(4, batch) < 0.5
     assert lp.check_gradients(net, inputs, lengths=lengths, resets=resets).ok

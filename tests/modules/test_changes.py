@@ -110,6 +110,26 @@ def test_cells_exchanged_in_a_stack_take_effect() -> None:
         agrees_with_the_plain_loop(net, normal(4, 2, 3))
 
 
+def test_another_cell_in_the_net_takes_effect() -> None:
+    net = lp.Recurrent(shaken(lp.GRU(3, 4), seed=1))
+    net(normal(4, 2, 3))
+    for seed in (2, 3):
+        net.cell = shaken(lp.GRU(3, 4), seed=seed)
+        agrees_with_the_plain_loop(net, normal(4, 2, 3))
+
+
+def test_plans_that_are_never_used_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MOST", 3)
+    net = lp.Recurrent(shaken(lp.Leaky(3, 4, 2, alpha=0.2)))
+    with torch.no_grad():
+        for alpha in (0.1, 0.2, 0.3, 0.4, 0.5):
+            net.cell.fixed_alpha = alpha
+            net(normal(2, 1, 3))
+    assert len(net._planner.loops) == len(net._planner.plans) == 3
+    net.cell.fixed_alpha = 0.1
+    agrees_with_the_plain_loop(net, normal(2, 1, 3))
+
+
 def test_attributes_changed_between_calls_take_effect(traces: list) -> None:
     net = lp.Recurrent(shaken(lp.Leaky(3, 4, 2, alpha=0.2)))
     x = normal(4, 2, 3)

@@ -80,9 +80,12 @@ def flat(outputs: Tensor | PackedSequence) -> Tensor:
     return outputs.data if isinstance(outputs, PackedSequence) else outputs
 
 
-MATCHED = [(kind, shape) for kind in KINDS for shape in ("one layer", "two layers")]
-MATCHED += [(kind, "both directions") for kind in KINDS if "without" not in kind]
-MATCHED += [("RNN without bias", "two layers of both"), ("LSTM projected", "two layers of both")]
+MATCHED = [
+    *((kind, "one layer") for kind in KINDS),
+    *((kind, "two layers") for kind in ("RNN relu", "GRU without bias", "LSTM", "LSTM projected without bias")),
+    *((kind, "both directions") for kind in ("RNN", "GRU", "LSTM", "LSTM projected")),
+    ("LSTM projected", "two layers of both"),
+]
 
 
 @pytest.mark.parametrize(("kind", "shape"), MATCHED)

@@ -10,7 +10,6 @@ import leporello as lp
 from tests.cells.examples import EXAMPLES
 from tests.modules.twins import normal, shaken, state_like
 
-
 VARIANTS = {"RNN identity", "GRU without bias", "TimeDelay of two", "TimeDelay of one"}  # the same operators as another
 
 

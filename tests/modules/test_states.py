@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -42,6 +43,8 @@ def test_a_detached_state_has_the_same_values_and_no_history(tree: Any) -> None:
     [
         (2, 1),
         (-1, 1),
+        (numpy.int64(3), 1),
+        (torch.tensor(3), 1),
         (slice(1, 4), 3),
         ([4, 0], 2),
         (torch.tensor([1, 1, 3]), 3),
@@ -51,7 +54,7 @@ def test_a_detached_state_has_the_same_values_and_no_history(tree: Any) -> None:
 def test_some_rows_of_a_state(tree: Any, index: Any, count: int) -> None:
     some = lp.rows(tree, index)
     assert same_structure(some, tree)
-    wanted = [index] if isinstance(index, int) else index
+    wanted = [int(index)] if count == 1 else index
     close(some, torch.utils._pytree.tree_map(lambda leaf: leaf[wanted], tree), tolerance=0)
     assert all(leaf.shape[0] == count for leaf in torch.utils._pytree.tree_leaves(some))
 
@@ -71,6 +74,12 @@ def test_a_state_can_be_copied_and_pickled(tree: Any) -> None:
         assert type(other) is type(tree)
         assert same_structure(other, tree)
         close(other, tree, tolerance=0)
+
+
+def test_no_state_yet_stays_none() -> None:
+    assert lp.detach(None) is None
+    assert lp.rows(None, [1]) is None
+    assert lp.to(None, torch.float64) is None
 
 
 def test_named_tuples_have_the_names_of_the_leaves() -> None:

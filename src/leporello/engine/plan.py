@@ -104,6 +104,13 @@ class Plan:
     def backward(self) -> Sweep:
         return Sweep.of(self.saved.backward)
 
+    def prepare(self) -> None:
+        """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
+        if any(self.wanted):
+            _ = self.forward, self.backward
+        else:
+            _ = self.plain
+
     @cached_property
     def recording(self) -> Plan:
         """The same loop with the states each step finds as outputs: for gradients of gradients."""

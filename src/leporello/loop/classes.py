@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, fx
 
-from leporello.errors import EngineRefusal
 from leporello.loop.family import has_rows
 
 if TYPE_CHECKING:
@@ -80,11 +79,6 @@ def _class(node: fx.Node, sources: set[Class]) -> Class:
     if is_part(node) and sources == {Class.REDUCED}:
         return Class.REDUCED
     if Class.VARYING in sources:
-        if Class.REDUCED in sources:
-            raise EngineRefusal(
-                f"the operator {node.target} joins rows with a sum over rows.",
-                tries='engine="reference", which runs every operator',
-            )
         return Class.VARYING if rows else Class.REDUCED
     if sources & {Class.REDUCED, Class.FINISHED}:
         return Class.FINISHED

@@ -69,7 +69,7 @@ def _refuse_networks(cell: nn.Module) -> None:
                 cell=place_of(cell),
                 came=type(module).__name__,
                 expected="cells",
-                tries="run the network over its own sequence before this one; or call its cell in forward, once per step",
+                tries="run the network over its own sequence first; or call its cell in forward, once per step",
             )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from leporello.errors import EngineRefusal
 from leporello.loop.classes import Class, classes, is_part
 from leporello.loop.components import components
 from leporello.loop.draft import Draft
@@ -30,8 +31,20 @@ def split(loop: Loop) -> Split:
     """Part a loop into stages: what runs step by step, and what runs on all steps at once."""
     loop = _one_result_each(part(loop))
     kinds = classes(loop)
+    _refuse_joined(kinds)
     order = _ordered(loop, kinds)
     return Split(loop=loop, stages=_stages(loop, kinds, order, _placed(loop, kinds, order)), classes=kinds)
+
+
+def _refuse_joined(kinds: Classes) -> None:
+    """A sum over rows is complete when all steps have run; no value of a step can wait for that."""
+    for node in kinds:
+        sources = {kinds[source] for source in node.all_input_nodes}
+        if node.op == "call_function" and {Class.VARYING, Class.REDUCED} <= sources:
+            raise EngineRefusal(
+                f"the operator {node.target} joins rows with a sum over rows.",
+                tries='engine="reference", which runs every operator',
+            )
 
 
 def values_on_cycles(loop: Loop) -> set[fx.Node]:

@@ -6,6 +6,7 @@ Knows trees and names; knows nothing of cells or time.
 from __future__ import annotations
 
 import functools
+import numbers
 import re
 from collections import namedtuple
 from collections.abc import Callable, Sequence
@@ -75,19 +76,24 @@ def map_leaves(function: Callable[[Tensor], Any], state: Tree) -> Tree:
 
 def detach(state: Tree) -> Tree:
     """The state without its history: what truncated training hands from one window to the next."""
-    return map_leaves(lambda leaf: leaf.detach(), state)
+    return _map_tensors(lambda leaf: leaf.detach(), state)
 
 
 def rows(state: Tree, index: Any) -> Tree:
     """Some rows of a batch of states: `index` is whatever indexes the first axis (a slice, a mask, row numbers)."""
-    if isinstance(index, int):
-        index = [index]
-    return map_leaves(lambda leaf: leaf[index], state)
+    if isinstance(index, numbers.Integral) or (isinstance(index, Tensor) and index.dim() == 0):
+        index = [int(index)]  # the batch axis stays
+    return _map_tensors(lambda leaf: leaf[index], state)
 
 
 def to(state: Tree, *args: Any, **options: Any) -> Tree:
     """The state on another device or in another dtype; the arguments are those of `torch.Tensor.to`."""
-    return map_leaves(lambda leaf: leaf.to(*args, **options), state)
+    return _map_tensors(lambda leaf: leaf.to(*args, **options), state)
+
+
+def _map_tensors(function: Callable[[Tensor], Tensor], state: Tree) -> Tree:
+    """What is no tensor stays as it is: None stands for a state that is still to come."""
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, state)
 
 
 def batch_of(tree: Tree) -> int | None:

@@ -68,6 +68,8 @@ def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:
         return node.args[1]
     if node.target is aten.copy.default:
         return _copied(graph, node, family)
+    if node.target in _SHAPED_LIKE:
+        return _constant(graph, node, family)
     return None
 
 
@@ -79,6 +81,31 @@ def _takes_everything(node: fx.Node) -> bool:
     size = source.meta["val"].shape[axis]
     beyond = isinstance(end, int) and (end == sys.maxsize or (isinstance(size, int) and end >= size))
     return bool(start in (0, None) and (end is None or beyond) and step == 1)
+
+
+# Constants that take a shape or a dtype from another value, and nothing else: they do not depend on it.
+_SHAPED_LIKE: dict[Any, int | None] = {
+    aten.zeros_like.default: 0,
+    aten.new_zeros.default: 0,
+    aten.zero.default: 0,
+    aten.ones_like.default: 1,
+    aten.new_ones.default: 1,
+    aten.full_like.default: None,  # the value is the last argument
+    aten.fill.Scalar: None,
+    aten.new_full.default: None,
+}
+
+
+def _constant(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node | None:
+    """The same constant made of its sizes alone; None if rows are part of a size."""
+    shape, rows = node.meta["val"].shape, placeholders(graph)[0]
+    if not all(isinstance(size, int) or size.node.expr.is_symbol for size in shape):
+        return None
+    sizes = [size if isinstance(size, int) else rows for size in shape]
+    value = _SHAPED_LIKE[node.target]
+    options = {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
+    with graph.inserting_before(node):
+        return call(graph, family, aten.full.default, sizes, arguments(node)[-1] if value is None else value, **options)
 
 
 def _copied(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._decomp import get_decompositions
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -34,6 +35,9 @@ from leporello.loop.translate import translated
 from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
 
 aten = torch.ops.aten
+
+# With fixed statistics batch norm is pointwise, but one operator that also gives what only its own backward reads.
+_SPELT_OUT: Any = get_decompositions([aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit])
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
         translated(cell, leaves.sequences, leaves.states, family),
         unchanged(cell),
         _same_autocast(),
-        _plain_operators(),
+        _plain_operators(cell),
     ):
         draws = _draws_wanted(cell, leaves, family)
         graph, outputs, ports = _graph(cell, leaves, draws, family)
@@ -139,9 +143,10 @@ def _same_autocast() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _plain_operators() -> Iterator[None]:
+def _plain_operators(cell: nn.Module) -> Iterator[None]:
     """Recurrent modules of torch.nn inside a step as plain operators: the libraries' own hand on sealed memory."""
-    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
+    recurrent = any(isinstance(module, nn.RNNBase) for module in cell.modules())
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if recurrent else []
     before = [library.enabled for library in libraries]
     try:
         for library in libraries:
@@ -190,7 +195,8 @@ def _graph(
     numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
     sequences, invariants, states = _stand_ins(leaves, family)
     with family.active():
-        module = make_fx(dispatch_functionalize(run))(family.rows, sequences, invariants, numbers, states)
+        traced = make_fx(dispatch_functionalize(run), decomposition_table=_SPELT_OUT)
+        module = traced(family.rows, sequences, invariants, numbers, states)
     return module, found, [(draw.distribution, index) for index, draw in enumerate(draws)]
 
 

@@ -34,7 +34,8 @@ def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = Non
             x = map_leaves(lambda value: _zeroed(past, value), x)  # noqa: B023
         if call.resets is not None:
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
-            state = _chosen(call.resets[time], initial, state)
+            there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
+            state = _chosen(there, initial, state)
         with replay([draw[time] for draw in draws]) if draws is not None else nullcontext():
             output, state = take(cell, x, state)
         if call.targets is not None:

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from leporello.engine.choice import Choice, choose
 from leporello.engine.plan import Plan
+from leporello.errors import EngineRefusal
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import leaves_of, map_leaves
+from leporello.loop.step import place_of
 from leporello.loop.trace import trace
 from leporello.modules.arguments import Call
 from leporello.modules.fingerprint import autocast_mode, fingerprint, structure
@@ -25,6 +27,8 @@ from leporello.modules.timed import checked_draws
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
 from leporello.rewrite.reset import reset
+
+MOST = 64  # loops, and plans: an attribute that changes with every call must not fill the memory
 
 
 @dataclass
@@ -48,8 +52,8 @@ class Planner:
         full = (key, batch, _asked(call), needs, gradient, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
-            choice = choose(engine, loop)
-            self.plans[full] = (Plan(loop, _wanted(loop, call, needs), gradient.backward), choice)
+            plan = Plan(loop, _wanted(loop, call, needs), gradient.backward)
+            _keep(self.plans, full, (plan, _prepared(plan, choose(engine, loop), engine, cell)))
         return self.plans[full]
 
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
@@ -60,19 +64,20 @@ class Planner:
             return loop
         own = (key, call.batch)
         if own not in self.loops:
-            self.loops[own] = _traced(cell, call, rows=call.batch).replace(meets=loop.meets)
+            _keep(self.loops, own, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
         return self.loops[own]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
         """The Loop with the batch as a symbol, which serves every batch unless the step decides by it."""
         if key not in self.loops:
-            self.loops[key] = _traced(cell, call)
+            _keep(self.loops, key, _traced(cell, call))
         return self.loops[key]
 
     def _key(self, cell: nn.Module, call: Call) -> Hashable:
         leaves = [(leaf.shape[2:], leaf.dtype) for _, leaf in call.sequences]
         leaves += [(leaf.shape[1:], leaf.dtype) for _, leaf in call.states]
         return (
+            cell,
             tuple(leaves),
             structure(call.inputs),
             structure(call.state),
@@ -82,10 +87,31 @@ class Planner:
         )
 
 
+def _keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    """Remember; the oldest goes when there are too many."""
+    table[key] = value
+    if len(table) > MOST:
+        del table[next(iter(table))]
+
+
 def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
     first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
     with torch.enable_grad():
         return trace(cell, first, call.state, rows=rows)
+
+
+def _prepared(plan: Plan, choice: Choice, asked: str, cell: nn.Module) -> Choice:
+    """The choice, once it has shown that it can run the loop both ways; where it cannot, auto chooses anew."""
+    if choice.engine == "reference":
+        return choice
+    try:
+        plan.prepare()
+    except EngineRefusal as refusal:
+        if asked != "auto":
+            refusal.place(cell=place_of(cell))
+            raise
+        return Choice("reference", f"chosen by auto; not {choice.engine}: {refusal.what}")
+    return choice
 
 
 def _asked(call: Call) -> Hashable:

@@ -25,7 +25,7 @@ class Arguments:
     """Which arguments a call has; their numbers follow from `seed`.
 
     forcing   "": no targets; "always"; "mask"
-    loss      what the loss is made of: "both", "outputs" or "final"
+    loss      what the loss is made of: "both", "outputs" or "final"; "sum" is a plain sum, whose gradient is one number
     frozen    what gets no gradient: "nothing", "inputs", "state", "parameters" or "every other parameter"
     """
 
@@ -39,6 +39,7 @@ class Arguments:
     loss: str = "both"
     frozen: str = "nothing"
     window: int = 1024
+    strided: bool = False  # inputs and state lie in memory with their axes exchanged
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def case_of(numbers: Numbers, **options: Any) -> Case:
         lengths=bool(numbers.below(2)),
         resets=bool(numbers.below(2)),
         forcing=numbers.among(("", "mask", "always")),
-        loss=numbers.among(("both", "outputs", "final")),
+        loss=numbers.among(("both", "outputs", "final", "sum")),
         frozen=numbers.among(("nothing", "nothing", "inputs", "state", "parameters", "every other parameter")),
         window=numbers.among((1024, 3, 6)),
+        strided=numbers.below(4) == 3,
     )
     program = program_of(numbers, **options)
     return Case(program, chosen if program.feedback else replace(chosen, forcing=""))
@@ -139,16 +141,19 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
         frozen = arguments.frozen == "parameters" or (arguments.frozen == "every other parameter" and index % 2 == 1)
         parameter.requires_grad_(not frozen)
     return Tensors(
-        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "inputs"), inputs),
-        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "state"), state) if given else None,
+        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "inputs", arguments.strided), inputs),
+        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "state", arguments.strided), state) if given else None,
         options,
     )
 
 
-def _wanted(leaf: Any, wanted: bool) -> Any:
+def _wanted(leaf: Any, wanted: bool, strided: bool = False) -> Any:
     if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
         return leaf
-    return leaf.detach().clone().requires_grad_(wanted)
+    leaf = leaf.detach().clone()
+    if strided:
+        leaf = leaf.transpose(0, -1).contiguous().transpose(0, -1)
+    return leaf.requires_grad_(wanted)
 
 
 def draws_of(net: lp.Recurrent, tensors: Tensors) -> list[Tensor]:
@@ -173,11 +178,14 @@ def results(
     """Values, and the gradients of a random weighting of them; with `twice` those of a weighting of the gradients too."""
     values = named(*run(), cell)
     sources = tensors.leaves(cell)
-    heard = {"both": "", "outputs": "output", "final": "final"}[case.arguments.loss]
-    gradients = _gradients([v for n, v in values.items() if n.startswith(heard)], list(sources.values()), twice)
+    heard = {"outputs": "output", "final": "final"}.get(case.arguments.loss, "")
+    weighed = _ones if case.arguments.loss == "sum" else _random
+    gradients = _gradients(
+        [v for n, v in values.items() if n.startswith(heard)], list(sources.values()), weighed, again=twice
+    )
     found = dict(zip(sources, gradients, strict=True))
     if twice:
-        second = _gradients(gradients, list(sources.values()), False, seed=50)
+        second = _gradients(gradients, list(sources.values()), _random)
         found |= {f"second {name}": value for name, value in zip(sources, second, strict=True)}
     return Results(
         {name: value if value is None else value.detach() for name, value in values.items()},
@@ -186,11 +194,11 @@ def results(
 
 
 def _gradients(
-    values: Sequence[Tensor | None], sources: Sequence[Tensor], again: bool, seed: int = 0
+    values: Sequence[Tensor | None], sources: Sequence[Tensor], weighed: Callable[..., Tensor], again: bool = False
 ) -> Sequence[Tensor | None]:
-    """Gradients of a random weighting of the values that have any."""
+    """Gradients of a weighting of the values that have any."""
     weighted = [
-        (value, torch.randn(value.shape, generator=torch.Generator().manual_seed(seed + index), dtype=value.dtype))
+        (value, weighed(value, index))
         for index, value in enumerate(values)
         if isinstance(value, Tensor) and value.requires_grad
     ]
@@ -198,3 +206,11 @@ def _gradients(
         return [None] * len(sources)
     heard, weights = zip(*weighted, strict=True)
     return torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
+
+
+def _random(value: Tensor, seed: int) -> Tensor:
+    return torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=value.dtype)
+
+
+def _ones(value: Tensor, seed: int) -> Tensor:
+    return torch.ones((), dtype=value.dtype).expand(value.shape)

@@ -98,7 +98,7 @@ def test_parameters_tied_and_untied_between_calls_take_effect(engine: str) -> No
     net = lp.Recurrent(shaken(lp.Stack(lp.RNN(3, 3), lp.RNN(3, 3))), engine=engine)
     x, (one, two) = normal(4, 2, 3), net.cell.cells
     own = two.W
-    for two.W in (own, one.W, own):
+    for two.W in (one.W, own, one.W):
         agrees_with_the_plain_loop(net, x)
 
 

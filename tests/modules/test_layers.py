@@ -45,7 +45,8 @@ def test_packed_sequences_stay_packed() -> None:
 
 
 def test_dropout_stands_between_the_networks_packed_or_not() -> None:
-    net = lp.Layers(lp.Recurrent(lambda x, s: (x, s)), lp.Recurrent(lambda x, s: (x, s)), dropout=0.5)
+    ones, same = lp.Recurrent(lambda x, s: (torch.ones_like(x), s)), lp.Recurrent(lambda x, s: (x, s))
+    net = lp.Layers(ones, same, dropout=0.5)
     x, none = torch.ones(20, 10, 30), ((), ())
     for inputs in (x, pack_padded_sequence(x, torch.full((10,), 20))):
         outputs = net(inputs, none)[0]

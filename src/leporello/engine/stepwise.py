@@ -69,7 +69,7 @@ class _Sweep:
         self.wanted = befores
         self.owners = {node: name for name, node in list(befores.items())[::-1]}  # the first state of each
         self.given: dict[fx.Node, Tensor] = dict(zip(program.inputs, values, strict=True))
-        self.initial = {name: self.given[out] for name, (_, out) in program.delays.items()}
+        self.initial = {name: self.given[out].contiguous() for name, (_, out) in program.delays.items()}
         self.state = dict(self.initial)
         self.totals: dict[fx.Node, Tensor] = {}
         self.local: dict[fx.Node, Tensor] = {}
@@ -107,7 +107,8 @@ class _Sweep:
         reads = [self.state[name] for name in timed.states]
         for node, axis in timed.varying:
             value = self._local(node, steps)
-            reads.append(value.flatten(0, 1) if axis == 0 else value.movedim(0, axis).flatten(axis, axis + 1))
+            flat = value.flatten(0, 1) if axis == 0 else value.movedim(0, axis).flatten(axis, axis + 1)
+            reads.append(flat.contiguous())  # kernels trust the trace, which saw it so
         reads += [self.given[node] for node in timed.fixed]
         for (node, rows), value in zip(timed.writes, timed.function(steps * self.batch, *reads), strict=True):
             if rows is None:

@@ -153,7 +153,7 @@ def _write_results(
             next(writer for writer in timed if writer.has(node)).write(node)
         elif port.kind == "total" and not port.rows:
             finish.write(node)
-        elif port.kind == "state":
+        elif port.kind == "state" and kinds[node] is not Class.VARYING:
             once.write(node)
         elif kinds[node] is not Class.VARYING:
             timed[-1].write(node)  # the same at every step: spread over all rows at the end

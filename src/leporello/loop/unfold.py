@@ -99,16 +99,16 @@ class Unfolding:
                 )
 
     def _value(self, port: Port, waiting: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]) -> Tensor:
-        if port.name in given:
-            return given[port.name]
-        value = next(waiting[port.kind], None) if port.kind in waiting else self.loop.invariant(port.name)
+        value = given.get(port.name)
+        if value is None:
+            value = next(waiting[port.kind], None) if port.kind in waiting else self.loop.invariant(port.name)
         if value is None:
             raise ArgumentError(
                 f"the {port.kind} '{port.name}' has no value.",
                 expected=str(port),
                 tries=f"strip.run(inputs, state, given={{{port.name!r}: value}})",
             )
-        return value
+        return value.contiguous()  # operators were chosen for that
 
     def _named(self, found: list[Tensor]) -> dict[tuple[str, str], Tensor]:
         """Results by kind and name: sequences stacked, totals summed, states as they end."""

@@ -13,9 +13,20 @@ from leporello.engine import reference
 from leporello.loop.function import function_of
 
 
-def run(loop: lp.Loop, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Results by name (`final h` for a state); inputs by name, parameters from the loop's module unless given."""
-    given = [values[port.name] if port.name in values else loop.invariant(port.name) for port in loop.inputs]
+def run(
+    loop: lp.Loop, values: Mapping[str, Tensor], invariants: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Results by name (`final h` for a state), from sequences, draws and states by name.
+
+    invariants   by name; those of the loop's module where they are not given
+    """
+    fixed = invariants or {}
+    given = [
+        (fixed[port.name] if port.name in fixed else loop.invariant(port.name))
+        if port.kind == "invariant"
+        else values[port.name]
+        for port in loop.inputs
+    ]
     timed = [value for port, value in zip(loop.inputs, given, strict=True) if port.kind in ("sequence", "draw")]
     length, batch = timed[0].shape[:2]
     found = reference.run(loop, function_of(loop.graph), given, length, batch)  # type: ignore[arg-type]

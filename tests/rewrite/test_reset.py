@@ -43,8 +43,8 @@ def test_without_resets_nothing_changes() -> None:
 
 def test_a_given_initial_state_is_what_a_row_goes_back_to() -> None:
     loop = rnn()
-    values = {"x": X, "h": START, "call.reset": resets((3, 0)), "call.initial.h": FRESH}
-    found = run(reset(loop, given=["h"]), values)
+    values = {"x": X, "h": START, "call.reset": resets((3, 0))}
+    found = run(reset(loop, given=["h"]), values, {"call.initial.h": FRESH})
     begun = run(loop, {"x": X[3:], "h": FRESH})
     assert_close({"0": found["o"][3:, 0]}, {"0": begun["o"][:, 0]}, "after the reset, row")
 
@@ -64,8 +64,8 @@ def test_no_gradient_crosses_a_reset() -> None:
 
 def test_every_reset_gives_the_initial_state_a_gradient() -> None:
     fresh = FRESH.clone().requires_grad_()
-    values = {"x": X, "h": START, "call.reset": resets((0, 1), (5, 1)), "call.initial.h": fresh}
-    found = run(reset(rnn(), given=["h"]), values)
+    values = {"x": X, "h": START, "call.reset": resets((0, 1), (5, 1))}
+    found = run(reset(rnn(), given=["h"]), values, {"call.initial.h": fresh})
     (gradient,) = torch.autograd.grad(found["o"].sum(), fresh)
     assert gradient[1].all()
     assert not gradient[0].any()

@@ -54,10 +54,9 @@ def by_weighing(cell: lp.LSTM, weights: Tensor) -> dict[str, Tensor]:
         "h": torch.ones_like(START[0]),
         "c": 2 * torch.ones_like(START[0]),
         "call.weight": weights,
-        **dict(cell.named_parameters()),
     }
     with torch.no_grad():
-        return run(weigh(differentiate(loop)), values)
+        return run(weigh(differentiate(loop)), values, dict(cell.named_parameters()))
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

@@ -6,7 +6,7 @@ operators become draws, in-place operators are made pure, values keep the user's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.family import Family
-from leporello.loop.graph import copied
+from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.names import label_all
@@ -52,6 +52,18 @@ class _Leaves:
     state_spec: Any
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What one run of the step showed: its graph, whose results are the outputs, the next states, and named values."""
+
+    module: fx.GraphModule
+    draws: list[Draw]
+    outputs: list[str]  # names of the outputs that are tensors
+    present: tuple[bool, ...]  # which leaves of the output are tensors
+    spec: Any
+    heard: list[str]
+
+
 def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 
@@ -68,9 +80,8 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
         _same_autocast(),
         _plain_operators(cell),
     ):
-        draws = _draws_wanted(cell, leaves, family)
-        graph, outputs, ports = _graph(cell, leaves, draws, family)
-    loop = _loop(cell, leaves, family, graph, outputs, ports)
+        seen = _seen(cell, leaves, _draws_wanted(cell, leaves, family), family)
+    loop = _loop(cell, leaves, family, seen)
     return loop.replace(meets=_meets(cell, x, state, loop, leaves))
 
 
@@ -173,23 +184,21 @@ def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw
     return wanted
 
 
-def _graph(
-    cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family
-) -> tuple[fx.GraphModule, Any, list[tuple[str, int]]]:
-    """The graph of flat leaves: outputs, next states and named values as its results."""
+def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family) -> _Seen:
+    """Run the step on stand-ins and write down what it does."""
     found: dict[str, Any] = {}
 
     def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
         with torch.enable_grad(), replay(numbers), names_heard(cell) as heard:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
-        output_leaves, found["spec"] = pytree.tree_flatten(output)
-        found["outputs"] = leaf_names(output, "o")
-        found["present"] = [isinstance(leaf, Tensor) for leaf in output_leaves]
+        made, spec = pytree.tree_flatten(output)
+        names = leaf_names(output, "o")
         refuse_states(cell, leaves.states, after, states)
-        refuse_mixed_rows(found["outputs"], output_leaves, family)
-        kept = [leaf for leaf in output_leaves if isinstance(leaf, Tensor)]
-        found["counts"] = (len(kept), len(after))
-        found["heard"] = list(heard)
+        refuse_mixed_rows(names, made, family)
+        present = tuple(isinstance(leaf, Tensor) for leaf in made)
+        kept = [leaf for leaf, there in zip(made, present, strict=True) if there]
+        outputs = [name for name, there in zip(names, present, strict=True) if there]
+        found.update(outputs=outputs, present=present, spec=spec, heard=list(heard))
         return [*kept, *after, *heard.values()]
 
     numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
@@ -197,39 +206,30 @@ def _graph(
     with family.active():
         traced = make_fx(dispatch_functionalize(run), decomposition_table=_SPELT_OUT)
         module = traced(family.rows, sequences, invariants, numbers, states)
-    return module, found, [(draw.distribution, index) for index, draw in enumerate(draws)]
+    return _Seen(module=module, draws=draws, **found)
 
 
-def _loop(
-    cell: nn.Module, leaves: _Leaves, family: Family, module: fx.GraphModule, found: Any, draws: list[tuple[str, int]]
-) -> Loop:
-    graph, _ = copied(module.graph)
-    constants = tidy(graph, module, family)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"][1:]
-    named = [
-        *(("sequence", name, None) for name, _ in leaves.sequences),
-        *(("invariant", name, None) for name, _ in leaves.invariants),
-        *(("draw", f"draw{index}", distribution) for distribution, index in draws),
-        *(("state", name, None) for name, _ in leaves.states),
-        *(("invariant", name, None) for name in constants),
-    ]
+def _loop(cell: nn.Module, leaves: _Leaves, family: Family, seen: _Seen) -> Loop:
+    """The Loop of what was seen: ports for what goes in and comes out, labels for what was named."""
+    graph, _ = copied(seen.module.graph)
+    constants = tidy(graph, seen.module, family)
+    places = placeholders(graph)[1:]
     inputs = tuple(
         _port(kind, name, node, rows=kind != "invariant", distribution=distribution)
-        for (kind, name, distribution), node in zip(named, placeholders, strict=True)
+        for (kind, name, distribution), node in zip(_inputs(leaves, seen.draws, constants), places, strict=True)
     )
     results = graph_results(graph)
-    n_outputs, n_states = found["counts"]
-    output_names = [name for name, there in zip(found["outputs"], found["present"], strict=True) if there]
-    outputs = tuple(
-        _port(kind, name, node)
-        for kind, name, node in [
-            *(("sequence", name, node) for name, node in zip(output_names, results, strict=False)),
-            *(("state", name, node) for (name, _), node in zip(leaves.states, results[n_outputs:], strict=False)),
-        ]
+    ends = len(seen.outputs), len(seen.outputs) + len(leaves.states)
+    outputs = (
+        *(_port("sequence", name, node) for name, node in zip(seen.outputs, results[: ends[0]], strict=True)),
+        *(
+            _port("state", name, node)
+            for (name, _), node in zip(leaves.states, results[ends[0] : ends[1]], strict=True)
+        ),
     )
-    heard = dict(zip(found["heard"], results[n_outputs + n_states :], strict=True))
-    inputs, placeholders = _without_unread(graph, inputs, placeholders, results[: n_outputs + n_states])
-    label_all(graph, inputs, placeholders, heard)
+    heard = dict(zip(seen.heard, results[ends[1] :], strict=True))
+    inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
+    label_all(graph, inputs, places, heard)
     return Loop(
         name=place_of(cell).split(" ")[0],
         graph=graph,
@@ -237,18 +237,29 @@ def _loop(
         outputs=outputs,
         family=family,
         constants=constants,
-        signature=Signature(leaves.input_spec, leaves.state_spec, found["spec"], tuple(found["present"]), cell),
+        signature=Signature(leaves.input_spec, leaves.state_spec, seen.spec, seen.present, cell),
     )
 
 
+def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor]) -> list[tuple[str, str, str | None]]:
+    """Kind, name and distribution of each placeholder, in order."""
+    return [
+        *(("sequence", name, None) for name, _ in leaves.sequences),
+        *(("invariant", name, None) for name, _ in leaves.invariants),
+        *(("draw", f"draw{index}", draw.distribution) for index, draw in enumerate(draws)),
+        *(("state", name, None) for name, _ in leaves.states),
+        *(("invariant", name, None) for name in constants),
+    ]
+
+
 def _without_unread(
-    graph: fx.Graph, inputs: tuple[Port, ...], placeholders: list[fx.Node], results: list[fx.Node]
+    graph: fx.Graph, inputs: tuple[Port, ...], places: list[fx.Node], results: list[fx.Node]
 ) -> tuple[tuple[Port, ...], list[fx.Node]]:
     """Leave out parameters that the step does not use."""
     graph.output_node().args = (tuple(results),)
     graph.eliminate_dead_code()
-    unread = [n for p, n in zip(inputs, placeholders, strict=True) if p.kind == "invariant" and not n.users]
-    kept = [(p, n) for p, n in zip(inputs, placeholders, strict=True) if n not in unread]
+    unread = [n for p, n in zip(inputs, places, strict=True) if p.kind == "invariant" and not n.users]
+    kept = [(p, n) for p, n in zip(inputs, places, strict=True) if n not in unread]
     for node in unread:
         graph.erase_node(node)
     return tuple(port for port, _ in kept), [node for _, node in kept]

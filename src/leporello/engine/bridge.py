@@ -95,7 +95,7 @@ def _kept(
         elif prefix in ("input", "draw"):
             value = given["sequence" if prefix == "input" else "draw", name]
         else:
-            value = handed["sequence", port.name if prefix == "saved" else name]
+            value = handed["sequence", name if prefix == "output" else port.name]
         names.append(("sequence", port.name))
         kept.append(value)
     return names, [*values, *kept]

@@ -43,10 +43,10 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
         held: Any = getattr(module, str(node.target))
         value: Tensor = held.constant if hasattr(held, "fake_mode") else held
-        name = f"constant{len(constants)}"
+        name = f"constant:{len(constants)}"  # no parameter can have that name
         constants[name] = value.detach()
         with graph.inserting_after(last):
-            last = graph.placeholder(name)
+            last = graph.placeholder(f"constant{len(constants)}")
         last.meta["val"] = family.tensor(value.shape, value.dtype, value.device, rows=False)
         node.replace_all_uses_with(last)
         graph.erase_node(node)

@@ -9,6 +9,7 @@ from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan
 from leporello.loop.stages import Split, Stage
 from leporello.loop.text import value_text
+from leporello.rewrite.save import SAVED
 
 _TITLES = {
     "once": "once a call",
@@ -75,7 +76,7 @@ def _saved(plan: Plan, length: int, batch: int) -> list[str]:
     extra = [
         (port, node)
         for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
-        if port.name.startswith("saved.") and port.kind == "sequence" and node.op != "placeholder"
+        if port.name.startswith(SAVED) and port.kind == "sequence" and node.op != "placeholder"
     ]
     size = sum(port.dtype.itemsize * _count(port.shape) for port, _ in extra) * length * batch
     names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]

@@ -8,7 +8,7 @@ gives the second derivative.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -136,7 +136,7 @@ def _backward(
         if node.target is aten.detach.default:  # autograd's own: it means nothing here
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    constants = tidy(graph, module, loop.family)
+    constants = {_free(name, loop.constants): value for name, value in tidy(graph, module, loop.family).items()}
     found = iter(results(graph))
     there = iter(present)
     outputs: list[tuple[Port, fx.Node]] = []
@@ -146,7 +146,7 @@ def _backward(
         elif port.kind == "state" and wanted:
             outputs.append((port, _zeros(graph, loop, port)))
     constant_ports = [
-        Port("invariant", f"backward.{name}", tuple(value.shape), value.dtype, value.device, rows=False)
+        Port("invariant", name, tuple(value.shape), value.dtype, value.device, rows=False)
         for name, value in constants.items()
     ]
     inputs = (*reads, *constant_ports)
@@ -163,9 +163,16 @@ def _backward(
         outputs=tuple(port for port, _ in outputs),
         family=loop.family,
         reverse=not loop.reverse,
-        constants={**loop.constants, **{f"backward.{name}": value for name, value in constants.items()}},
+        constants={**loop.constants, **constants},
         meets=loop.meets,
     )
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """A name for a constant of the gradient itself, beside those of the loop."""
+    while name in taken:
+        name = f"backward.{name}"
+    return name
 
 
 def _result_port(port: Port) -> Port:

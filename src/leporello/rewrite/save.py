@@ -16,11 +16,13 @@ from torch import fx
 from leporello.loop.classes import Class, classes, is_part, is_view
 from leporello.loop.draft import Draft
 from leporello.loop.family import clean_row_axis
+from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
+SAVED = "call.saved."  # in front of the names of kept values
 _PREFIXES = {"input.": "sequence", "draw.": "draw", "before.": "state"}
 
 
@@ -28,8 +30,8 @@ _PREFIXES = {"input.": "sequence", "draw.": "draw", "before.": "state"}
 class Saved:
     """The pair after planning.
 
-    forward    with the outputs `saved.0` … behind the loop's own
-    backward   reading `saved.0` …, `output.o` for outputs it is handed, and what it still computes from
+    forward    with the outputs `call.saved.0` … behind the loop's own
+    backward   reading `call.saved.0` …, `output.o` for outputs it is handed, and what it still computes from
     befores    states whose sequence before each step is read -> the forward output that is their sequence after it
     """
 
@@ -94,56 +96,61 @@ def _frozen(argument: Any, found: dict[fx.Node, int]) -> Any:
 
 def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set[fx.Node]:
     """The values of the backward graph that are handed over instead of computed."""
-    kinds = classes(backward)
-    needed = [node for node in twins if kinds[node] is Class.VARYING and any(user not in twins for user in node.users)]
-    needed += [node for node in backward.results if node in twins and node not in needed]
-    entering = {into: name for name, (into, _) in forward.delays.items()}
-    read = {
-        port.name.removeprefix("before.")
-        for port, node in zip(backward.inputs, backward.placeholders, strict=True)
-        if node in needed and port.name.startswith("before.")
-    }
-    outputs = {node for port, node in zip(forward.outputs, forward.results, strict=True) if port.kind == "sequence"}
-    handed: set[fx.Node] = set()
-    there = {
-        node
-        for port, node in zip(backward.inputs, backward.placeholders, strict=True)
-        if node in needed or port.name.startswith("input.")
-    }
-
-    def free(node: fx.Node) -> bool:
-        twin = twins[node]
-        return twin in outputs or entering.get(twin) in read
-
-    def cheap(node: fx.Node) -> bool:
-        """Whether it lies there, or is made of what lies there by operators that cost little beside a product."""
-        if node in there or kinds[node] is not Class.VARYING:
-            return True
-        if node.op == "placeholder" or not (free(node) or is_view(node) or _pointwise(node)):
-            return False
-        return free(node) or all(cheap(source) for source in node.all_input_nodes)
-
-    def obtain(node: fx.Node) -> None:
-        if node in there or node.op == "placeholder" or kinds[node] is not Class.VARYING:
-            there.add(node)
-            return
-        sources = [source for source in node.all_input_nodes if kinds[source] is Class.VARYING]
-        if free(node) and clean_row_axis(node.meta["val"]) == 0:
-            handed.add(node)
-        elif is_view(node) or clean_row_axis(node.meta["val"]) is None:
-            for source in sources:
-                obtain(source)
-        elif not cheap(node):
-            handed.add(node)
-        else:
-            for source in sources:
-                obtain(source)
-        there.add(node)
-
+    chooser = _Chooser(forward, backward, twins)
     for node in backward.nodes:
-        if node in needed:
-            obtain(node)
-    return handed
+        if node in chooser.needed:
+            chooser.obtain(node)
+    return chooser.handed
+
+
+class _Chooser:
+    """Decides value by value, in the order of the backward graph.
+
+    needed   values of the forward sweep that the backward sweep reads
+    there    what it has: inputs that lie in memory anyway, and what was decided before
+    handed   what it is handed
+    """
+
+    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> None:
+        self.twins, self.kinds = twins, classes(backward)
+        varying = [node for node in twins if self.kinds[node] is Class.VARYING]
+        results = set(backward.results)
+        self.needed = {node for node in varying if node in results or any(user not in twins for user in node.users)}
+        inputs = {
+            node: _forward_name(port)
+            for port, node in zip(backward.inputs, backward.placeholders, strict=True)
+            if port.kind == "sequence"
+        }
+        self.there = {node for node, name in inputs.items() if node in self.needed or (name and name[0] == "sequence")}
+        states = {name[1] for node, name in inputs.items() if node in self.needed and name and name[0] == "state"}
+        ports = zip(forward.outputs, forward.results, strict=True)
+        self.lying = {node for port, node in ports if port.kind == "sequence"}
+        self.lying |= {into for name, (into, _) in forward.delays.items() if name in states}
+        self.handed: set[fx.Node] = set()
+
+    def obtain(self, node: fx.Node) -> None:
+        """Hand a value over, or see to what it is computed from."""
+        if node in self.there or node.op == "placeholder" or self.kinds[node] is not Class.VARYING:
+            self.there.add(node)
+            return
+        axis = clean_row_axis(node.meta["val"])
+        lies = self.twins[node] in self.lying and axis == 0
+        if lies or not (is_view(node) or axis is None or self._cheap(node)):
+            self.handed.add(node)
+        else:
+            for source in node.all_input_nodes:
+                self.obtain(source)
+        self.there.add(node)
+
+    def _cheap(self, node: fx.Node) -> bool:
+        """Whether it lies there, or is made of what lies there by operators that cost little."""
+        if node in self.there or self.kinds[node] is not Class.VARYING:
+            return True
+        if node.op == "placeholder":
+            return False
+        if self.twins[node] in self.lying:
+            return True
+        return (is_view(node) or _pointwise(node)) and all(self._cheap(source) for source in node.all_input_nodes)
 
 
 _DEAR = {  # pointwise, but several nanoseconds a value: dearer than memory
@@ -165,7 +172,7 @@ def _pointwise(node: fx.Node) -> bool:
     if node.target in _DEAR:
         return False
     if is_part(node):
-        return _pointwise(node.args[0])  # type: ignore[arg-type]
+        return _pointwise(arguments(node)[0])
     if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
         return True
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
@@ -174,37 +181,35 @@ def _pointwise(node: fx.Node) -> bool:
 def _applied(
     forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], choice: set[fx.Node], keep: tuple[str, ...]
 ) -> Saved:
+    """Both loops with the chosen values as outputs of the one and inputs of the other."""
     first, second = Draft(forward), Draft(backward)
-    names = {second_node: name for name, second_node in _outputs(first)}
-    befores: dict[str, str] = {}
+    own = {node: port.name for port, node in first.outputs if port.kind == "sequence"}
+    extra: dict[fx.Node, str] = {}
 
     def given(node: fx.Node) -> str:
         """The name of the forward output that is this value, a new one if need be."""
-        if node not in names:
-            names[node] = f"saved.{sum(name.startswith('saved.') for name in names.values())}"
-            value = node.meta["val"]
-            axis = clean_row_axis(value)
-            shape = tuple(size for index, size in enumerate(value.shape) if index != axis)
-            first.outputs.append((Port("sequence", names[node], shape, value.dtype, value.device), node))
-        return names[node]
+        if node not in own and node not in extra:
+            extra[node] = f"{SAVED}{len(extra)}"
+            first.outputs.append((_port(extra[node], node), node))
+        return own[node] if node in own else extra[node]
 
+    handed: dict[str, fx.Node] = {}
     for node in [node for node in backward.nodes if node in choice]:
         source = first.copies[twins[node]]
-        name = given(source)
-        port = next(port for port, found in first.outputs if found is source and port.kind == "sequence")
-        alias = name if name.startswith("saved.") else f"output.{name}"
-        copy = second.copies[node]
-        if not any(port.name == alias for port, _ in second.inputs):
-            made = second.add_input(Port("sequence", alias, port.shape, port.dtype, port.device))
-            made.meta["val"] = copy.meta["val"]
-        second.replace(copy, second.input("sequence", alias))
+        name = f"output.{own[source]}" if source in own else given(source)
+        if name not in handed:
+            handed[name] = second.add_input(_port(name, source))
+            handed[name].meta["val"] = node.meta["val"]
+        second.replace(second.copies[node], handed[name])
     planned = prune(second.close(), keep)
-    for port in planned.inputs:
-        if port.name.startswith("before."):
-            state = port.name.removeprefix("before.")
-            befores[state] = given(first.copies[forward.delays[state][0]])
+    names = [_forward_name(port) for port in planned.inputs if port.kind == "sequence"]
+    states = [name[1] for name in names if name and name[0] == "state"]
+    befores = {state: given(first.copies[forward.delays[state][0]]) for state in states}
     return Saved(first.close(), planned, befores)
 
 
-def _outputs(draft: Draft) -> list[tuple[str, fx.Node]]:
-    return [(port.name, node) for port, node in draft.outputs if port.kind == "sequence"]
+def _port(name: str, node: fx.Node) -> Port:
+    value = node.meta["val"]
+    axis = clean_row_axis(value)
+    shape = tuple(size for index, size in enumerate(value.shape) if index != axis)
+    return Port("sequence", name, shape, value.dtype, value.device)

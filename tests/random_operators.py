@@ -111,6 +111,15 @@ def _attention(v: Tensor) -> Tensor:
     return torch.softmax(v @ v.transpose(1, 2), -1) @ v
 
 
+def _regular(v: Tensor) -> Tensor:
+    """A matrix per row that has an inverse."""
+    return torch.tanh(v @ v.mT) * 0.1 + torch.eye(v.shape[1], dtype=v.dtype)
+
+
+def _same_width(one: Shape, other: Shape) -> bool:
+    return one[1] == other[1]
+
+
 def _gains(shapes: Sequence[Shape], k: int) -> list[Shape]:
     return [shapes[0][-1:]] * 2
 
@@ -133,6 +142,9 @@ OPERATORS: dict[str, Operator] = {
     "cube": _pointwise(lambda v: v**3, lambda b: b**3),
     "root": _pointwise(lambda v: torch.sqrt(1 + v * v), lambda b: 1 + b),
     "bell": _pointwise(lambda v: 1 / (1 + v * v), _one),
+    "elu": _pointwise(F.elu, lambda b: b),
+    "erf": _pointwise(torch.erf, _one),
+    "hypotenuse": _pointwise(lambda v: torch.hypot(v, torch.tensor(0.5)), lambda b: b + 0.5),
     "clamp": _pointwise(lambda v: v.clamp(-0.5, 0.5), lambda b: 0.5, smooth=False),
     "fill where large": _pointwise(lambda v: v.masked_fill(v > 0.4, 0.1), lambda b: b, smooth=False),
     # no gradient
@@ -216,6 +228,17 @@ OPERATORS: dict[str, Operator] = {
         lambda b: b + 0.3,
         lambda s, k: [(1, 1, 3), (1,)],
     ),
+    "prelu": Operator("v", lambda v, p, k: F.prelu(v[0], p[0]), weights=lambda s, k: [s[0]], smooth=False),
+    "glu": Operator("v", lambda v, p, k: F.glu(v[0], -1), fits=lambda s: s[0] % 2 == 0),
+    "matrix of a vector": Operator(
+        "v", lambda v, p, k: torch.tensordot(v[0], p[0], 1), lambda b: 12 * b, lambda s, k: [(s[0][0], 2, 3)]
+    ),
+    "cell of torch": Operator(
+        "vv",
+        lambda v, p, k: torch.gru_cell(v[0], v[1], p[0], p[1], p[2], p[2]),
+        lambda a, b: max(1.0, b),
+        lambda s, k: [(3 * s[1][0], s[0][0]), (3 * s[1][0], s[1][0]), (3 * s[1][0],)],
+    ),
     # parameters alone
     "rows of a parameter": Operator(
         "v", lambda v, p, k: torch.tanh(p[0]).expand(v[0].shape[0], -1), _one, lambda s, k: [(_width(k),)]
@@ -247,6 +270,13 @@ OPERATORS: dict[str, Operator] = {
     "variance": _vector(lambda v, k: v.var(-1, keepdim=True, unbiased=False), lambda b, _: b * b),
     "running sum": _vector(lambda v, k: v.cumsum(-1), lambda b, _: 12 * b),
     "length": _vector(lambda v, k: (v * v + 0.1).sum(-1).sqrt().unsqueeze(-1), lambda b, _: 4 * (b + 1)),
+    "norm": _vector(lambda v, k: torch.linalg.vector_norm(v + 2, dim=-1, keepdim=True), lambda b, _: 4 * (b + 2)),
+    "normalised": _vector(lambda v, k: F.normalize(v + 2, dim=-1), lambda b, _: 1.0),
+    "product": _vector(lambda v, k: torch.tanh(v).prod(-1, keepdim=True), lambda b, _: 1.0),
+    "running product": _vector(lambda v, k: torch.cumprod(torch.sigmoid(v), -1), lambda b, _: 1.0),
+    "cross entropy": _vector(
+        lambda v, k: F.cross_entropy(v, torch.softmax(v, -1), reduction="none").unsqueeze(1), lambda b, _: 2 * b + 3
+    ),
     # parts and views
     "chunk": _vector(lambda v, k: (parts := v.chunk(2, -1))[k % len(parts)]),
     "split": _vector(lambda v, k: (parts := v.split([1, v.shape[-1] - 1], -1))[k % 2] + parts[0]),
@@ -257,6 +287,10 @@ OPERATORS: dict[str, Operator] = {
     "roll": _vector(lambda v, k: torch.roll(v, 1, -1)),
     "pad": _vector(lambda v, k: F.pad(v, (1, 0), value=0.1), lambda b, _: max(b, 0.1)),
     "repeat": _vector(lambda v, k: v.repeat(1, 2)),
+    "sorted": _vector(lambda v, k: v.sort(-1).values, smooth=False),
+    "largest few": _vector(lambda v, k: v.topk(min(2, v.shape[-1]), -1).values, smooth=False),
+    "windows": Operator("v", lambda v, p, k: v[0].unfold(1, 2, 1), fits=lambda s: s[0] > 1),
+    "triangle": Operator("m", lambda v, p, k: torch.tril(v[0])),
     "unbind": _vector(lambda v, k: torch.stack(v.unbind(-1)[::-1], -1)),
     "as matrix": Operator("v", lambda v, p, k: v[0].view(v[0].shape[0], 2, 3), fits=lambda s: s == (6,)),
     "stacked": Operator("vs", lambda v, p, k: torch.stack([v[0], v[1]], 1)),
@@ -268,6 +302,9 @@ OPERATORS: dict[str, Operator] = {
     "mean of rows": Operator("m", lambda v, p, k: v[0].mean(1)),
     "largest of rows": Operator("m", lambda v, p, k: v[0].amax(1), smooth=False),
     "attention": Operator("m", lambda v, p, k: _attention(v[0])),
+    "torch's attention": Operator("m", lambda v, p, k: F.scaled_dot_product_attention(v[0], v[0], v[0])),
+    "rows times rows": Operator("mm", lambda v, p, k: v[0] @ v[1].mT, lambda a, b: 12 * a * b, fits=_same_width),
+    "solved": Operator("m", lambda v, p, k: torch.linalg.solve(_regular(v[0]), v[0]), lambda b: 3.0),
     # integers
     "argmax": Operator("v", lambda v, p, k: v[0].argmax(-1), lambda b: 12.0, smooth=False),
     "remainder": Operator("i", lambda v, p, k: v[0] % CLASSES, lambda b: CLASSES - 1.0, smooth=False),

@@ -107,6 +107,25 @@ def test_results_changed_in_place_raise_or_change_nothing(name: str, engine: str
             close(found, gradients(wanted, sources))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_every_result_has_memory_of_its_own(engine: str, grad: bool) -> None:
+    """As the plain loop's: a step that gives one value twice, or its input, gives copies."""
+
+    class Repeating(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=2, g=2)
+
+        def forward(self, x: torch.Tensor, state: tuple) -> tuple:
+            h = torch.tanh(state[0] + state[1] + x)
+            return (h, h, x, state[1]), (h, 2 * h)
+
+    x = normal(3, 2, 2, grad=grad)
+    results = leaves_of(lp.Recurrent(Repeating(), engine=engine)(x))
+    places = [value.untyped_storage().data_ptr() for value in (x, *results)]
+    assert len(set(places)) == len(places) == 7
+
+
 def test_what_was_saved_must_not_change_before_the_backward_sweep() -> None:
     net, x = lp.Recurrent(shaken(lp.LSTM(3, 4))), normal(4, 2, 3, grad=True)
     for saved in (x, net.cell.W):

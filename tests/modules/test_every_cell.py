@@ -28,7 +28,7 @@ WRAPPED = {
     "recorded": lp.record,
 }
 CALLS = {
-    "alone": ["plain", "lengths", "resets", "lengths and resets"],
+    "alone": ["plain", "lengths and resets"],
     "on a stack": ["plain", "lengths and resets"],
     "recorded": ["lengths and resets"],
 }
@@ -80,6 +80,12 @@ def agrees(net: lp.Recurrent, calls: list[str]) -> None:
 )
 def test_a_cell_gives_what_the_plain_loop_gives(name: str, wrapping: str, engine: str) -> None:
     agrees(net_of(name, engine, wrapping), CALLS[wrapping])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["Elman", "Jordan", "LSTM", "MinGRU", "Perceptron", "TimeDelay"])
+def test_lengths_alone_and_resets_alone_give_what_the_plain_loop_gives(name: str, engine: str) -> None:
+    agrees(net_of(name, engine, "alone"), ["lengths", "resets"])
 
 
 @pytest.mark.parametrize("wrapping", WRAPPED)

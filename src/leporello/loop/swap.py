@@ -1,15 +1,33 @@
 """A cell with other tensors in the place of its parameters and buffers, for as long as a block runs.
 
-Each slot is exchanged once, however often its module or its tensor is shared, and put back whatever happens.
+Each slot is exchanged once, however often its module or its tensor is shared, and put back whatever happens. Meanwhile
+no other thread may read the cell: whoever reads one is `alone`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from torch import Tensor, nn
+
+_reading = threading.RLock()
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def alone(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """One thread at a time in all functions so marked: those that read a cell, and the one that swaps."""
+
+    @functools.wraps(function)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        with _reading:
+            return function(*args, **options)
+
+    return run
 
 
 @contextmanager

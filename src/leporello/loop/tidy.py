@@ -1,7 +1,7 @@
 """`tidy`: what make_fx leaves in a graph and a Loop does not need.
 
-Constants become placeholders, writes back to inputs and assertions go, slices that take everything and copies onto fresh
-memory become what they stand for. Knows ATen spellings; knows nothing of cells.
+Constants become placeholders, writes back to inputs and assertions go, slices that take everything and copies onto
+fresh memory become what they stand for. Knows ATen spellings; knows nothing of cells.
 """
 
 from __future__ import annotations

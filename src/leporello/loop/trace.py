@@ -29,7 +29,7 @@ from leporello.loop.refusals import refuse_before, refuse_mixed_rows, refuse_sha
 from leporello.loop.rowwise import why_rows_meet
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import names_heard, place_of, state_names, take
-from leporello.loop.swap import swapped
+from leporello.loop.swap import alone, swapped
 from leporello.loop.tidy import tidy
 from leporello.loop.translate import translated
 from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
@@ -64,6 +64,7 @@ class _Seen:
     heard: list[str]
 
 
+@alone
 def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 

@@ -19,6 +19,7 @@ from leporello.loop.cell import Cell
 from leporello.loop.refusals import refuse_devices
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, state_names
+from leporello.loop.swap import alone
 from leporello.modules.beginning import initial_of, state_before
 from leporello.modules.inputs import home_of, sequences_of, sizes_of
 from leporello.modules.timed import checked_coin, checked_lengths, checked_mask, checked_targets
@@ -50,6 +51,7 @@ class Call:
     states: list[tuple[str, Tensor]] = field(default_factory=list)
 
 
+@alone
 def understood(
     cell: nn.Module,
     inputs: Tree,

@@ -59,7 +59,7 @@ def structure(tree: Tree) -> Hashable:
         return ("dict", *((key, structure(value)) for key, value in tree.items()))
     if isinstance(tree, (tuple, list)):
         return (type(tree), *map(structure, tree))
-    return None
+    return None if tree is None else "leaf"
 
 
 def autocast_mode(device: torch.device) -> Hashable:

@@ -20,6 +20,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import place_of
+from leporello.loop.swap import alone
 from leporello.loop.trace import trace
 from leporello.modules.arguments import Call
 from leporello.modules.fingerprint import autocast_mode, fingerprint, structure
@@ -44,6 +45,7 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         return {"loops": {}, "plans": {}}
 
+    @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Any, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._key(cell, call)
@@ -56,6 +58,7 @@ class Planner:
             _keep(self.plans, full, (plan, _prepared(plan, choose(engine, loop), engine, cell)))
         return self.plans[full]
 
+    @alone
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
         key = self._key(cell, call) if key is None else key
@@ -155,6 +158,7 @@ def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
     )
 
 
+@alone
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
     found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}

@@ -177,7 +177,7 @@ def _added(draft: Draft, waiting: fx.Node, term: fx.Node) -> fx.Node | None:
     """The sum of a value that waits and one that does not, with one operator on the cycle."""
     if waiting.kwargs:
         return None
-    if waiting.target is aten.mm.default and _alike(term, waiting):
+    if waiting.target is aten.mm.default and (_alike(term, waiting) or _bias(term, waiting)):
         return draft.call(aten.addmm.default, term, *waiting.args)
     if waiting.target is aten.addmm.default:
         return draft.call(aten.addmm.default, _first(draft, waiting.args[0], term), *waiting.args[1:])
@@ -190,6 +190,12 @@ def _first(draft: Draft, bias: Any, term: fx.Node) -> fx.Node:
     if biased and _alike(bias, arguments(term)[0]):
         return draft.call(aten.addmm.default, draft.call(aten.add.Tensor, bias, term.args[0]), *term.args[1:])
     return draft.call(aten.add.Tensor, bias, term)
+
+
+def _bias(term: fx.Node, product: fx.Node) -> bool:
+    """Whether it is a vector that is added to every row of a product."""
+    a, b = term.meta["val"], product.meta["val"]
+    return a.dim() == 1 and a.dtype == b.dtype and str(a.shape[0]) == str(b.shape[1])
 
 
 def _fused(draft: Draft, cyclic: set[fx.Node]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-# The largest difference, relative to the largest value of the tensor. What differs between a plain loop and an engine is
-# the order in which products are summed; over the lengths of the tests errors stay within some hundred units of the last
-# place, and a wrong term is larger by far.
+# The largest difference, relative to the largest value of the tensor. What differs between a plain loop and an engine
+# is the order in which products are summed; over the lengths of the tests errors stay within some hundred units of the
+# last place, and a wrong term is larger by far.
 TOLERANCE = {
     torch.float64: 1e-10,  # a unit of the last place is 2e-16
     torch.complex128: 1e-10,  # the same in both parts

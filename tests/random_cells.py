@@ -90,11 +90,14 @@ class Program:
 
     def __repr__(self) -> str:
         states = ", ".join(f"{name} {list(shape)}" for name, shape in self.states)
-        notes = [word for word, said in (("feedback o", self.feedback), ("fed", self.fed), ("learned", self.learned)) if said]
+        notes = [
+            word for word, said in (("feedback o", self.feedback), ("fed", self.fed), ("learned", self.learned)) if said
+        ]
         handed = ", ".join(f"{name} = {value}" for (name, _), value in zip(self.states, self.following, strict=True))
         return "\n".join(
             [
-                f"Program: input {self.form} {self.inputs}, state {states or 'none'}" + "".join(f", {n}" for n in notes),
+                f"Program: input {self.form} {self.inputs}, state {states or 'none'}"
+                + "".join(f", {n}" for n in notes),
                 *(f"    {line}" for line in self.lines),
                 f"    output {self.output_form} of {', '.join(self.outputs)}; hands on {handed or 'nothing'}",
             ]

@@ -2,7 +2,7 @@
 
 Knows values of one step; knows nothing of programs, cells or hypothesis.
 
-A row says what it takes, a letter per value: `a` any numbers, `s` numbers of the first one's shape, `v` a vector per row,
+A row says what it takes, a letter per value: `a` any numbers, `s` numbers of the first one's shape, `v` a vector a row,
 `m` a matrix per row, `i` an integer per row. `bound` turns bounds of what it takes into a bound of what it gives:
 states stay within [-1, 1], so no value of a random cell overflows in any number of steps.
 """
@@ -162,7 +162,7 @@ OPERATORS: dict[str, Operator] = {
     "times constants": _pointwise(lambda v: v * torch.linspace(0.1, 0.9, v.shape[-1]), lambda b: b),
     "times list": _vector(lambda v, k: v * torch.tensor([0.5 / (1 + i) for i in range(v.shape[-1])])),
     "plus ones": _vector(lambda v, k: v + 0.5 * torch.ones(v.shape[0], 1, dtype=v.dtype), lambda b, _: b + 0.5),
-    "zeros": _pointwise(lambda v: torch.zeros_like(v), lambda b: 0.0),
+    "zeros": _pointwise(torch.zeros_like, lambda b: 0.0),
     "rows of ones": _vector(lambda v, k: torch.ones(v.shape[0], _width(k), dtype=v.dtype) / 2, lambda b, _: 0.5),
     "times identity": _vector(lambda v, k: v @ torch.eye(v.shape[-1], dtype=v.dtype)),
     # two values
@@ -176,9 +176,7 @@ OPERATORS: dict[str, Operator] = {
     "maximum": _pair(torch.maximum, max, smooth=False),
     "mean of two": _pair(lambda a, b: torch.stack([a, b], 1).mean(1), max),
     "concatenate": Operator("vv", lambda v, p, k: torch.cat([v[0], v[1]], -1)),
-    "outer product": Operator(
-        "vv", lambda v, p, k: torch.einsum("bi,bj->bij", v[0], v[1]), lambda a, b: a * b
-    ),
+    "outer product": Operator("vv", lambda v, p, k: torch.einsum("bi,bj->bij", v[0], v[1]), lambda a, b: a * b),
     "cut short": Operator("vv", lambda v, p, k: v[0] * v[1].mean(-1, keepdim=True), lambda a, b: a * b),
     # products with parameters
     "linear": Operator(
@@ -257,7 +255,10 @@ OPERATORS: dict[str, Operator] = {
         "a", lambda v, p, k: F.rms_norm(v[0], p[0].shape, p[0], eps=0.1), lambda b: 3.0, lambda s, k: [s[0][-1:]]
     ),
     "group norm": Operator(
-        "v", lambda v, p, k: F.group_norm(v[0], 1, p[0], p[1], eps=0.1), lambda b: 3.0, _gains,
+        "v",
+        lambda v, p, k: F.group_norm(v[0], 1, p[0], p[1], eps=0.1),
+        lambda b: 3.0,
+        _gains,
         fits=lambda s: s[0] > 1,
     ),
     "softmax": _pointwise(lambda v: torch.softmax(v, -1), _one),

@@ -1,4 +1,4 @@
-"""A call of a random cell: its arguments as plain data, its tensors, and its results by the plain loop and by engines."""
+"""A call of a random cell: its arguments as plain data, its tensors, its results by the plain loop and by engines."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
         return value.masked_fill(past.reshape(length, batch, *[1] * (value.dim() - 2)), anything)
 
     leaves = [
-        torch.randint(0, CLASSES, (length, batch), generator=numbers) if shape is None else floats(length, batch, *shape)
+        torch.randint(0, CLASSES, (length, batch), generator=numbers)
+        if shape is None
+        else floats(length, batch, *shape)
         for shape in program.inputs.values()
     ]
     states = [floats(batch, *shape) for _, shape in program.states]
@@ -142,7 +144,9 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
         parameter.requires_grad_(not frozen)
     return Tensors(
         map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "inputs", arguments.strided), inputs),
-        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "state", arguments.strided), state) if given else None,
+        map_leaves(lambda leaf: _wanted(leaf, arguments.frozen != "state", arguments.strided), state)
+        if given
+        else None,
         options,
     )
 
@@ -175,7 +179,7 @@ def named(outputs: Any, final: Any, cell: RandomCell) -> dict[str, Tensor | None
 def results(
     case: Case, cell: RandomCell, tensors: Tensors, run: Callable[[], tuple[Any, Any]], twice: bool = False
 ) -> Results:
-    """Values, and the gradients of a random weighting of them; with `twice` those of a weighting of the gradients too."""
+    """Values, and the gradients of a random weighting of them; with `twice` those of a weighting of these too."""
     values = named(*run(), cell)
     sources = tensors.leaves(cell)
     heard = {"outputs": "output", "final": "final"}.get(case.arguments.loss, "")

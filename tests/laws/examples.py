@@ -10,7 +10,7 @@ CELLS = int(os.environ.get("LEPORELLO_CELLS", "320"))
 
 
 def cells(share: float) -> settings:
-    """The settings of a law that gets this share of all cells. The same cells every time, unless a number was asked for."""
+    """The settings of a law that gets this share of all cells. The same cells each time, unless told how many."""
     return settings(
         max_examples=max(4, round(CELLS * share)),
         deadline=None,

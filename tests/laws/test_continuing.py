@@ -1,4 +1,4 @@
-"""Laws: two calls with the state handed on are one call, and so is `step` once per step; one trace serves all of them."""
+"""Laws: two calls with the state handed on are one call, and so is `step` once per step; one trace serves all."""
 
 from __future__ import annotations
 

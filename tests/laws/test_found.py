@@ -140,7 +140,9 @@ def test_operators_with_a_gradient_of_their_own_for_speed_have_second_derivative
 
 
 def test_a_second_derivative_that_decides_by_the_batch_is_refused_and_leaves_the_net_usable() -> None:
-    cell = Written(lambda cell, x, h: (F.conv1d(h.unsqueeze(1), cell.W[:1].unsqueeze(1)).squeeze(1), torch.tanh(h + x)), h=3)
+    cell = Written(
+        lambda cell, x, h: (F.conv1d(h.unsqueeze(1), cell.W[:1].unsqueeze(1)).squeeze(1), torch.tanh(h + x)), h=3
+    )
     net, x = lp.Recurrent(cell, engine="stepwise"), X.clone().requires_grad_()
     with pytest.raises(EngineRefusal, match="one number of rows"):
         torch.autograd.grad(net(x)[0].pow(2).sum(), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""Laws: stages hold every value of a loop once, in an order in which they can run; differentiate is autograd's gradient."""
+"""Laws: stages hold every value of a loop once, in an order in which they can run; differentiate is autograd."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def _equals_autograd(loop: lp.Loop, backward: lp.Loop) -> None:
         found = torch.autograd.grad(heard, list(sources.values()), gradients, allow_unused=True)
         wanted = dict(zip(wanted, found, strict=True))
     with torch.no_grad():
-        given = [arriving[p.kind, p.name] if (p.kind, p.name) in arriving else _read(p, values, backward) for p in backward.inputs]
+        given = [
+            arriving[p.kind, p.name] if (p.kind, p.name) in arriving else _read(p, values, backward)
+            for p in backward.inputs
+        ]
         results = function_of(backward.graph)(ROWS, *given)
     kinds = {"total": "invariant"}
     traced = {f"{kinds.get(p.kind, p.kind)} {p.name}": r for p, r in zip(backward.outputs, results, strict=True)}

@@ -26,7 +26,9 @@ from tests.random_cells import cell_of
 @cells(0.2)
 @given(cases())
 def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
-    case = dataclasses.replace(case, arguments=dataclasses.replace(case.arguments, lengths=False, resets=False, forcing=""))
+    case = dataclasses.replace(
+        case, arguments=dataclasses.replace(case.arguments, lengths=False, resets=False, forcing="")
+    )
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
     net = lp.Recurrent(cell)

@@ -40,7 +40,7 @@ STEPS: dict[str, Step] = {
     "terms of another dtype": lambda cell, x, h: h @ cell.W + torch.tensor([0.1, 0.2, 0.3, 0.4]) + h * cell.a,
     "integers": lambda cell, x, h: h * cell.a + torch.tensor([1, 2, 3, 4]),
     "two slopes of relu": lambda cell, x, h: torch.relu(h) - torch.relu(-h) + x,
-    "negatives": lambda cell, x, h: -(-(h * x)) * cell.a,
+    "negatives": lambda cell, x, h: torch.neg(torch.neg(h * x)) * cell.a,
     "a product used twice": lambda cell, x, h: h * x + torch.sin(h * x) * cell.a,
     "a bias and an input": lambda cell, x, h: torch.addmm(cell.a, h, cell.W) + x,
 }

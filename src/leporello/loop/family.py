@@ -55,9 +55,19 @@ class Family:
         with self.mode, enable_python_dispatcher():
             yield
 
-    def sealed(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def sealed(self) -> Iterator[None]:
         """Whoever decides by the number of rows inside fails, unless it is decided already."""
-        return contextlib.nullcontext() if self.decided() else self.shapes.error_on_new_guards()
+        if self.decided():
+            yield
+            return
+        strict = getattr(
+            self.shapes, "error_on_new_guards", contextlib.nullcontext
+        )  # older torch tells only afterwards
+        with strict():
+            yield
+        if self.decided():
+            raise RuntimeError(f"guards are frozen, and one was added: {self.guards()[0].expr}")
 
     def guards(self) -> list[Any]:
         """What the trace assumes about the number of rows, and where: empty for a step that works for every batch."""

@@ -32,8 +32,6 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, T
         elif node.target is aten.copy_.default:
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
-        elif _gives_nothing(node):
-            graph.erase_node(node)
     return constants
 
 
@@ -51,11 +49,6 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
         node.replace_all_uses_with(last)
         graph.erase_node(node)
     return constants
-
-
-def _gives_nothing(node: fx.Node) -> bool:
-    """Whether it only asserts something, as one_hot does of its classes: a Loop holds values and nothing else."""
-    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
 
 
 def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:

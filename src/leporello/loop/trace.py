@@ -32,6 +32,7 @@ from leporello.loop.step import names_heard, place_of, state_names, take
 from leporello.loop.swap import alone, swapped
 from leporello.loop.tidy import tidy
 from leporello.loop.translate import translated
+from leporello.loop.unasserted import Unasserted
 from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
 
 aten = torch.ops.aten
@@ -190,7 +191,7 @@ def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family) -
     found: dict[str, Any] = {}
 
     def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
-        with torch.enable_grad(), replay(numbers), names_heard(cell) as heard:
+        with torch.enable_grad(), Unasserted(), replay(numbers), names_heard(cell) as heard:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
         made, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")

@@ -24,6 +24,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.names import label_all
 from leporello.loop.port import Port
 from leporello.loop.tidy import tidy
+from leporello.loop.unasserted import Unasserted
 
 aten = torch.ops.aten
 
@@ -90,7 +91,7 @@ def _traced(
         leaves = [
             value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
         ]
-        with torch.enable_grad():
+        with torch.enable_grad(), Unasserted():
             given = forward(rows, *leaves)
         waiting = iter(gradients)
         pairs = [(result, next(waiting)) for result, there in zip(given, arriving, strict=True) if there]
@@ -99,7 +100,8 @@ def _traced(
         found: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
             heard, weights = zip(*pairs, strict=True)
-            found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
+            with Unasserted():
+                found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
         present.extend(gradient is not None for gradient in found)
         return [gradient for gradient in found if gradient is not None]
 

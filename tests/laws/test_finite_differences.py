@@ -17,6 +17,7 @@ from tests.random_cells import cell_of
 
 WITHOUT = [
     "convolution",  # its second derivative is refused: torch decides by the batch there
+    "glu",
     "detach",  # finite differences see what gradients must not
     "no_grad",
 ]

@@ -191,3 +191,12 @@ def test_inputs_with_none_in_another_place_are_another_structure() -> None:
     one, other = net({"p": X, "q": None})[0], net({"p": None, "q": X})[0]
     assert not torch.equal(one, other)
     torch.testing.assert_close(other, net({"p": 2 * X, "q": None})[0])
+
+
+def test_a_step_may_solve_equations_although_torch_checks_them() -> None:
+    def step(cell: Written, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        matrices = torch.eye(3, dtype=x.dtype) + 0.1 * torch.einsum("bi,bj->bij", h, h)
+        h = torch.tanh(torch.linalg.solve(matrices, x.unsqueeze(-1)).squeeze(-1) + cell.a * h)
+        return h, h
+
+    assert_exact(Written(step, h=3), X, floats(3, 3))

@@ -84,7 +84,7 @@ MATCHED = [
     *((kind, "one layer") for kind in KINDS),
     *((kind, "two layers") for kind in ("RNN relu", "GRU without bias", "LSTM", "LSTM projected without bias")),
     *((kind, "both directions") for kind in ("RNN", "GRU", "LSTM", "LSTM projected")),
-    ("LSTM projected", "two layers of both"),
+    ("GRU", "two layers of both"),
 ]
 
 

@@ -26,7 +26,8 @@ CELLS = {
 def masked(cell: lp.Cell, x: Tensor = X) -> dict[str, Tensor]:
     loop = mask(loop_of(cell, X))
     states = {port.name: numbers(3, *port.shape, seed=7) for port in loop.inputs if port.kind == "state"}
-    return run(loop, {"x": x, "call.past": PAST, "call.elsewhere": ELSEWHERE, **states})
+    given = {"x": x, "call.past": PAST, "call.elsewhere": ELSEWHERE}
+    return run(loop, {**given, **states}, {"call.first.x": x[0].detach()})
 
 
 def alone(cell: lp.Cell, row: int) -> dict[str, Tensor]:
@@ -62,6 +63,28 @@ def test_nan_in_the_padding_reaches_no_output_and_no_gradient(name: str) -> None
     gradients = torch.autograd.grad(total, [x, *cell.parameters()])  # type: ignore[arg-type]
     assert not any(gradient.isnan().any() for gradient in gradients)
     assert not gradients[0][PAST].any()
+
+
+class Direction(lp.Cell):
+    """Reads the direction of its input, which zero has not."""
+
+    def __init__(self) -> None:
+        super().__init__(h=2)
+        self.gain = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.gain * x
+        h = torch.tanh(h + y / y.norm(dim=-1, keepdim=True))
+        return h, h
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise"])
+def test_a_step_without_derivative_at_zero_may_be_padded(engine: str) -> None:
+    net = lp.Recurrent(Direction(), engine=engine)
+    outputs, state = net(X.float(), lengths=LENGTHS)
+    (outputs.sum() + state.sum()).backward()
+    assert net.cell.gain.grad.isfinite().all()  # type: ignore[union-attr]
+    lp.check_gradients(net, X.float(), lengths=LENGTHS)
 
 
 def test_a_shift_stays_a_shift() -> None:

@@ -26,12 +26,13 @@ def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = Non
     draws   the random numbers of each random operator, (length, batch, ...); fresh ones by default
     """
     state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
+    first = map_leaves(lambda value: value[0].detach() if isinstance(value, Tensor) else value, call.inputs)
     for time in range(call.length):
         before = state
         x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
         past = None if call.lengths is None else time >= call.lengths
         if past is not None:
-            x = map_leaves(lambda value: _zeroed(past, value), x)  # noqa: B023
+            x = _chosen(past, first, x)
         if call.resets is not None:
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
             there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
@@ -57,7 +58,7 @@ def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:
     pairs = zip(leaves_of(one), leaves_of(other), strict=True)
-    chosen = [_where(condition, a, b) for a, b in pairs]
+    chosen = [_where(condition, a, b) if isinstance(b, Tensor) else b for a, b in pairs]
     return pytree.tree_unflatten(chosen, pytree.tree_structure(other))
 
 

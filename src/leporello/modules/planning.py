@@ -192,6 +192,8 @@ def _of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
         times = torch.arange(call.length, device=call.device).unsqueeze(1)
         found["sequence", "call.past"] = times >= call.lengths
         found["sequence", "call.elsewhere"] = times != call.lengths - 1
+        for name, leaf in call.sequences:
+            found["invariant", f"call.first.{name}"] = leaf[0].detach()
     return found
 
 

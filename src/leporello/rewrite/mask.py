@@ -1,11 +1,14 @@
 """The rewrite `mask`: batches of unequal lengths. Each row's final state is the one at its own end, outputs past it are
-zero, and what stands in the padding never matters.
+zero, and what stands in the padding never matters: the step reads the row's first input there. (Not zeros: a step that
+divides by its input, or takes a logarithm, has no derivative at zero, and 0 * inf would reach the parameters.)
 
 A state on a cycle is held by a `where` past the end; one on no cycle (a mere shift) stays one, and its value at the end
 is summed out of the sequence instead: a `where` there would make a cycle.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +23,7 @@ aten = torch.ops.aten
 def mask(loop: Loop) -> Loop:
     """Add the sequences `call.past` (true past a row's end) and, where needed, `call.elsewhere` (false at its end).
 
+    Every input gets an invariant per row, `call.first.x`: what the step reads in the padding.
     States on no cycle get a total per row, `call.final.s`: their value at the row's end.
     """
     cyclic = states_on_cycles(loop)
@@ -27,8 +31,8 @@ def mask(loop: Loop) -> Loop:
     device = loop.inputs[0].device if loop.inputs else torch.device("cpu")
     own = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
     past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device))
-    for _, node in own:
-        _clean(draft, node, past)
+    for port, node in own:
+        _clean(draft, port, node, past)
     outputs = []
     finals = []
     last = None
@@ -49,11 +53,17 @@ def mask(loop: Loop) -> Loop:
     return draft.close()
 
 
-def _clean(draft: Draft, node: torch.fx.Node, past: torch.fx.Node) -> None:
-    """Zeros in the place of padding: not even NaN must reach a gradient."""
+def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -> None:
+    """A value the step can bear in the place of padding: not even NaN must reach a gradient."""
     users = list(node.users)
-    with draft.after_inputs():
-        clean = draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)
+    if port.name.startswith("call."):
+        with draft.after_inputs():
+            clean = draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)
+    else:
+        held = replace(port, kind="invariant", name=f"call.first.{port.name}", rows=True)
+        first = draft.add_input(held)
+        with draft.after_inputs():
+            clean = draft.call(aten.where.self, draft.spread(past, node), first, node)
     for user in users:
         user.replace_input_with(node, clean)
     draft.outputs = [(port, clean if found is node else found) for port, found in draft.outputs]

@@ -15,6 +15,7 @@ import time
 import torch
 from rich import box
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -33,6 +34,7 @@ def main() -> None:
     random = torch.Generator().manual_seed(settings.seed)
     net = lp.Recurrent(lp.Elman(settings.bits, settings.hidden, settings.bits))
 
+    unfold(console, lp.fold(net.cell, torch.zeros(1, settings.bits)))
     announce(console, net, settings)
     train(console, net, settings, random)
 
@@ -50,6 +52,21 @@ def main() -> None:
         "Counted where no pulse shows the answer.",
         style="dim",
     )
+
+
+def unfold(console: Console, loop: lp.Loop, pause_seconds: float = 0.8) -> None:
+    """The net as a loop, its delay a black square; then as a strip, which grows step by step if somebody watches."""
+    console.rule("one step, folded", align="left", style="dim")
+    console.print(str(loop), markup=False, soft_wrap=True)
+    console.rule("the same net, unfolded over time", align="left", style="dim")
+    strips = [Text(str(loop.unfold(steps)), no_wrap=True, overflow="crop") for steps in (1, 2, 3)]
+    if not console.is_terminal:
+        console.print(strips[-1], soft_wrap=True)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        for strip in strips:
+            live.update(strip, refresh=True)
+            time.sleep(pause_seconds)
 
 
 def sequences(

@@ -35,6 +35,7 @@ NAMES = [
     "Stack",
     "Summary",
     "TimeDelay",
+    "Truncated",
     "ZoneoutLSTM",
     "check_gradients",
     "detach",

@@ -17,7 +17,7 @@ from leporello.cells import (
     TimeDelay,
     ZoneoutLSTM,
 )
-from leporello.gradient import Full
+from leporello.gradient import Full, Truncated
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.naming import named
@@ -58,6 +58,7 @@ __all__ = [
     "Perceptron",
     "TimeDelay",
     "Full",
+    "Truncated",
     "GradientReport",
     "check_gradients",
     "Loop",

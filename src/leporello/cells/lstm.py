@@ -44,7 +44,8 @@ class LSTM(Cell):
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         h, c = state
-        i, f, g, o = (linear(x, self.U, self.b) + linear(h, self.W, self.c)).chunk(4, -1)
+        a = linear(x, self.U, self.b) + linear(h, self.W, self.c)
+        i, f, g, o = a.chunk(4, -1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
         c = f * c + i * g
         h = o * torch.tanh(c)

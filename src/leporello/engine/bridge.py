@@ -1,7 +1,8 @@
 """The bridge to autograd: a Loop over a sequence as one differentiable function.
 
 Forward runs the forward sweep, backward the backward sweep. Where a gradient is itself to be differentiated, the
-backward loop is run as a loop of its own through the same bridge, so derivatives of every order are exact.
+backward loop is run as a loop of its own through the same bridge, so derivatives of every order are exact; weights on
+the delay stand on it in every order, as a `detach` between two steps does.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from torch import Tensor
 from leporello.engine.plan import Plan, Values
 from leporello.loop.port import Port
 
+WEIGHT = ("sequence", "call.weight")  # as the rewrite `weigh` names it
 
-def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
-    """Outputs in the order of the loop's, differentiable with respect to the inputs the plan wants."""
+
+def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: Tensor | None = None) -> list[Tensor]:
+    """Outputs in the order of the loop's, differentiable with respect to the inputs the plan wants.
+
+    weight   (length, batch): of what each step passes back to the step before, for a plan whose rewrite reads it
+    """
     if torch.is_grad_enabled() and any(
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):
-        return list(_Sweeps.apply(plan, length, batch, *values))
+        return list(_Sweeps.apply(plan, length, batch, weight, *values))
     outputs, _ = plan.plain.run(_by_port(plan.loop.inputs, values), length, batch)
     return _apart(outputs, plan.loop.outputs, values)
 
@@ -32,11 +38,13 @@ def _by_port(ports: Sequence[Port], values: Sequence[Any]) -> Values:
 
 class _Sweeps(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: Plan, length: int, batch: int, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, plan: Plan, length: int, batch: int, weight: Tensor | None, *values: Tensor
+    ) -> tuple[Tensor, ...]:
         outputs, befores = plan.forward.run(_by_port(plan.loop.inputs, values), length, batch, plan.saved.befores)
         own = _apart(outputs[: len(plan.loop.outputs)], plan.loop.outputs, values)
         handed = _by_port(plan.forward.loop.outputs, [*own, *outputs[len(own) :]])
-        ctx.plan, ctx.length, ctx.batch, ctx.count = plan, length, batch, len(values)
+        ctx.plan, ctx.length, ctx.batch, ctx.weight, ctx.count = plan, length, batch, weight, len(values)
         ctx.names, kept = _kept(plan, values, handed, befores)
         ctx.save_for_backward(*kept)
         ctx.set_materialize_grads(False)
@@ -49,14 +57,15 @@ class _Sweeps(torch.autograd.Function):
         inputs, handed = kept[: ctx.count], kept[ctx.count :]
         arriving = _arriving(plan, gradients, ctx.length, ctx.batch)
         if torch.is_grad_enabled():
-            found = _differentiable_backward(plan, inputs, arriving, ctx.length, ctx.batch)
+            found = _differentiable_backward(plan, inputs, arriving, ctx.length, ctx.batch, ctx.weight)
         else:
-            values = {**arriving, **dict(zip(ctx.names, handed, strict=True))}
+            values = {**arriving, **dict(zip(ctx.names, handed, strict=True)), **_weighed(ctx.weight)}
             values.update(_invariants(plan, inputs))
             sweep = plan.backward
             results, _ = sweep.run(values, ctx.length, ctx.batch)
             found = _by_port(sweep.loop.outputs, results)
         return (
+            None,
             None,
             None,
             None,
@@ -87,7 +96,7 @@ def _kept(
     given = _by_port(plan.loop.inputs, values)
     names, kept = [], []
     for port in plan.saved.backward.inputs:
-        if port.kind != "sequence" or port.name.startswith("grad."):
+        if port.kind != "sequence" or port.name.startswith("grad.") or (port.kind, port.name) == WEIGHT:
             continue
         prefix, _, name = port.name.partition(".")
         if prefix == "before":
@@ -107,6 +116,10 @@ def _invariants(plan: Plan, inputs: Sequence[Tensor]) -> Values:
     return constants | {key: value for key, value in found.items() if key[0] == "invariant"}
 
 
+def _weighed(weight: Tensor | None) -> Values:
+    return {} if weight is None else {WEIGHT: weight}
+
+
 def _arriving(plan: Plan, gradients: Sequence[Tensor | None], length: int, batch: int) -> Values:
     """The outputs' gradients as the backward loop names them; zeros, without memory, where none arrived."""
     found: Values = {}
@@ -122,19 +135,22 @@ def _arriving(plan: Plan, gradients: Sequence[Tensor | None], length: int, batch
     return found
 
 
-def _differentiable_backward(plan: Plan, inputs: Sequence[Tensor], arriving: Values, length: int, batch: int) -> Values:
+def _differentiable_backward(
+    plan: Plan, inputs: Sequence[Tensor], arriving: Values, length: int, batch: int, weight: Tensor | None
+) -> Values:
     """The backward sweep through the bridge itself, on values that autograd knows."""
     recording = plan.recording
-    states = call(recording, inputs, length, batch)[len(plan.loop.outputs) :]
-    names = [port.name for port in recording.loop.outputs[len(plan.loop.outputs) :]]
-    values: Values = {**arriving, **{("sequence", name): state for name, state in zip(names, states, strict=True)}}
+    states = call(recording, inputs, length, batch, weight)[len(plan.loop.outputs) :]
+    names = [f"before.{port.name}" for port in plan.loop.inputs if port.kind == "state"]
+    values: Values = {**arriving, **_weighed(weight)}
+    values.update({("sequence", name): state for name, state in zip(names, states, strict=True)})
     for port, value in zip(plan.loop.inputs, inputs, strict=True):
         prefix = {"sequence": "input.", "draw": "draw."}.get(port.kind)
         if prefix:
             values["sequence", prefix + port.name] = value
     values.update(_invariants(plan, inputs))
     again = plan.pure_backward(lambda port: values[port.kind, port.name].requires_grad)
-    found = call(again, [values[port.kind, port.name] for port in again.loop.inputs], length, batch)
+    found = call(again, [values[port.kind, port.name] for port in plan.differentiable_gradient.inputs], length, batch)
     return _by_port(again.loop.outputs, found)
 
 

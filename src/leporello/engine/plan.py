@@ -6,7 +6,7 @@ Knows which program runs a sweep and what passes between the sweeps; knows nothi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,16 +113,17 @@ class Plan:
 
     @cached_property
     def recording(self) -> Plan:
-        """The same loop with the states each step finds as outputs: for gradients of gradients."""
+        """The same loop with the states each step finds as outputs behind its own: for gradients of gradients."""
         draft = Draft(self.parted)
+        taken = {port.name for port, _ in draft.outputs}
         for port, node in list(draft.inputs):
             if port.kind == "state":
-                before = Port("sequence", f"before.{port.name}", port.shape, port.dtype, port.device)
-                draft.outputs.append((before, node))
-        return Plan(draft.close(), self.wanted)
+                name = _free(f"before.{port.name}", taken)
+                draft.outputs.append((Port("sequence", name, port.shape, port.dtype, port.device), node))
+        return Plan(draft.close(), self.wanted, self.rewrite)
 
     @cached_property
-    def _differentiable_gradient(self) -> Loop:
+    def differentiable_gradient(self) -> Loop:
         """The backward loop of operators that have derivatives themselves."""
         return prune(self.rewrite(differentiate(self.parted, self.wanted, again=True)), self.leaving)
 
@@ -132,9 +133,32 @@ class Plan:
         return {}
 
     def pure_backward(self, needs: Callable[[Port], bool]) -> Plan:
-        """The backward loop, to be differentiated again."""
-        loop = self._differentiable_gradient
+        """The backward loop, to be differentiated again; its inputs in the order of `differentiable_gradient`."""
+        loop = self.differentiable_gradient
         wanted = tuple(needs(port) for port in loop.inputs)
         if wanted not in self.again:
-            self.again[wanted] = Plan(loop, wanted)
+            self.again[wanted] = Plan(_told_apart(loop), wanted)
         return self.again[wanted]
+
+
+def _told_apart(loop: Loop) -> Loop:
+    """A loop whose gradient has no two inputs of one name.
+
+    The gradient of a total `w` arrives as the invariant `grad.w`; from an order below there may be one already.
+    """
+    arriving = {f"grad.{port.name}" for port in loop.outputs if port.kind == "total"}
+    taken = arriving | {port.name for port in loop.inputs}
+    inputs = []
+    for port in loop.inputs:
+        if port.kind == "invariant" and port.name in arriving:
+            port = replace(port, name=_free(port.name, taken))
+        inputs.append(port)
+    return loop.replace(inputs=tuple(inputs))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that an order of derivatives below has not taken; it is taken now."""
+    while name in taken:
+        name = f"below.{name}"
+    taken.add(name)
+    return name

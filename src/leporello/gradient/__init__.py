@@ -1,5 +1,7 @@
-"""Gradient methods as objects: what is done to the backward Loop before it runs."""
+"""Gradient methods as objects: what is done to the backward Loop before it runs. `method` says what each must have."""
 
 from leporello.gradient.full import Full
+from leporello.gradient.method import Method
+from leporello.gradient.truncated import Truncated
 
-__all__ = ["Full"]
+__all__ = ["Full", "Method", "Truncated"]

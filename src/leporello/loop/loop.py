@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from leporello.draw.picture import Picture
 from leporello.loop.family import Family
 from leporello.loop.graph import placeholders, results
+from leporello.loop.picture import Detail, Drawn, diagram, loop_picture
 from leporello.loop.port import Port
 from leporello.loop.split import split
 from leporello.loop.stages import Split
@@ -32,7 +34,7 @@ class Signature:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Loop:
+class Loop(Drawn):
     """The graph of one step with its delays.
 
     graph      an fx.Graph of ATen operators: the placeholder `rows`, one placeholder per input, one result per output
@@ -41,6 +43,7 @@ class Loop:
     reverse    whether time runs backwards
     constants  values of invariants that belong to the step itself
     meets      why rows of the batch influence each other, None if they do not
+    ended      outputs that are asked for at the last step only, as a summary's are
     """
 
     name: str
@@ -51,6 +54,7 @@ class Loop:
     reverse: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     meets: str | None = None
+    ended: tuple[str, ...] = ()
     signature: Signature | None = None
 
     @property
@@ -109,6 +113,10 @@ class Loop:
     def text(self) -> str:
         """The loop as text, one line a value; `leporello.loop.read.loop_from` reads it back."""
         return text_of(self)
+
+    def picture(self, detail: Detail = "textbook") -> Picture:  # type: ignore[override]
+        """The circuit, with a black square on every delay: spots and lines, before they are laid out."""
+        return loop_picture(self.name, diagram(self, detail))
 
     def __repr__(self) -> str:
         states = ", ".join(self.delays) or "none"

@@ -26,7 +26,8 @@ _INPUT = re.compile(
 )
 _OPERATOR = re.compile(r"  (?P<node>\w+) = (?P<target>[\w.]+)\((?P<arguments>.*)\)  # .*$")
 _OUTPUT = re.compile(
-    r"  (?P<kind>next state|output sequence|output total) (?P<name>'.*?'|\".*?\")(?P<rows> per row)? = (?P<node>\w+)$"
+    r"  (?P<kind>next state|output (?:sequence|total|final)) (?P<name>'.*?'|\".*?\")(?P<rows> per row)? "
+    r"= (?P<node>\w+)$"
 )
 
 
@@ -58,6 +59,7 @@ class _Reader:
         self.inputs: list[Port] = []
         self.outputs: list[tuple[Port, fx.Node]] = []
         self.constants: dict[str, Tensor] = {}
+        self.ended: list[str] = []
 
     def read(self, number: int, line: str) -> None:
         for pattern, take in ((_INPUT, self._input), (_OUTPUT, self._output), (_OPERATOR, self._operator)):
@@ -114,6 +116,9 @@ class _Reader:
         node = self.nodes[match["node"]]
         value = node.meta["val"]
         kind: Any = match["kind"].split(" ")[1]
+        if kind == "final":
+            kind = "sequence"
+            self.ended.append(ast.literal_eval(match["name"]))
         rows = kind != "total" or match["rows"] is not None
         shape = tuple(value.shape[1:] if rows else value.shape)
         self.outputs.append((Port(kind, ast.literal_eval(match["name"]), shape, value.dtype, value.device, rows), node))
@@ -128,6 +133,7 @@ class _Reader:
             family=self.family,
             reverse=reverse,
             constants=self.constants,
+            ended=tuple(self.ended),
         )
 
 

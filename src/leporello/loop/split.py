@@ -12,7 +12,7 @@ from torch import fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.classes import Class, classes, is_part
-from leporello.loop.components import components
+from leporello.loop.cycles import ordered
 from leporello.loop.draft import Draft
 from leporello.loop.family import has_rows
 from leporello.loop.graph import arguments
@@ -32,7 +32,7 @@ def split(loop: Loop) -> Split:
     loop = _one_result_each(part(loop))
     kinds = classes(loop)
     _refuse_joined(kinds)
-    order = _ordered(loop, kinds)
+    order = ordered(loop, kinds)
     return Split(loop=loop, stages=_stages(loop, kinds, order, _placed(loop, kinds, order)), classes=kinds)
 
 
@@ -45,17 +45,6 @@ def _refuse_joined(kinds: Classes) -> None:
                 f"the operator {node.target} joins rows with a sum over rows.",
                 tries='engine="reference", which runs every operator',
             )
-
-
-def values_on_cycles(loop: Loop) -> set[fx.Node]:
-    """What must run step by step."""
-    return {node for component in _ordered(loop, classes(loop)) if len(component) > 1 for node in component}
-
-
-def states_on_cycles(loop: Loop) -> set[str]:
-    """The states whose delay closes a cycle; the others are constant, or a mere shift."""
-    cyclic = values_on_cycles(loop)
-    return {name for name, (_, out) in loop.delays.items() if out in cyclic}
 
 
 def _one_result_each(loop: Loop) -> Loop:
@@ -81,18 +70,6 @@ def _asked(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
         return arguments(node)
     wanted = {arguments(taker)[1] for taker in takers}
     return (*arguments(node)[:-1], [index in wanted for index in range(len(arguments(node)[-1]))])
-
-
-def _ordered(loop: Loop, kinds: Classes) -> list[list[fx.Node]]:
-    """Components of what varies, each after what it depends on; a state depends on what enters its delay."""
-    varying = [node for node, kind in kinds.items() if kind is Class.VARYING]
-    before = {node: list(node.all_input_nodes) for node in varying}
-    for into, out in loop.delays.values():
-        if out in before:
-            before[out].append(into)
-    return components(
-        varying, {node: [s for s in found if kinds[s] is Class.VARYING] for node, found in before.items()}
-    )
 
 
 def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:

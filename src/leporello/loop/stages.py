@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, fx
 
+from leporello.draw.picture import Picture
 from leporello.loop.classes import Class, is_part, is_view
+from leporello.loop.picture import Detail, Drawn, diagram, loop_picture
 
 if TYPE_CHECKING:
     from leporello.loop.loop import Loop
@@ -81,7 +83,7 @@ def _origins(factor: Any, homes: Mapping[fx.Node, fx.Node]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Split:
+class Split(Drawn):
     """A loop as a list of stages; each runs when those before it have.
 
     loop      the loop whose graph the stages' reads and writes are values of
@@ -95,6 +97,13 @@ class Split:
 
     def __repr__(self) -> str:
         return "\n".join([f"<Split of {self.loop.name}", *(f"  {stage!r}" for stage in self.stages)]) + ">"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def picture(self, detail: Detail = "textbook") -> Picture:  # type: ignore[override]
+        """The loop's own picture, tinted by what runs step by step and what runs on all steps at once."""
+        return loop_picture(self.loop.name, diagram(self.loop, detail), stages=True)
 
     @property
     def insides(self) -> list[Stage]:

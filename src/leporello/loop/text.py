@@ -27,6 +27,7 @@ def text_of(loop: Loop) -> str:
         lines.append(f"  {node.name} = {_spelt(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}")
     for port, node in zip(loop.outputs, loop.results, strict=True):
         kind = "next state" if port.kind == "state" else f"output {port.kind}"
+        kind = "output final" if port.name in loop.ended and port.kind == "sequence" else kind
         rows = " per row" if port.kind == "total" and port.rows else ""
         lines.append(f"  {kind} {port.name!r}{rows} = {node.name}")
     return "\n".join(lines) + "\n"

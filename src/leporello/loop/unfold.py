@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+from leporello.draw.picture import Picture
+from leporello.draw.svg import Svg
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.draws import Draw, fresh
 from leporello.loop.graph import results
+from leporello.loop.picture import Detail, Drawn, animation, diagram, strip_picture
 from leporello.loop.port import Port
 from leporello.loop.state import Tree
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Unfolding:
+class Unfolding(Drawn):
     """The strip: an acyclic graph with a copy of the step per time.
 
     graph      inputs named x(1) … x(n), the first state h(0), parameters once; results: each output at each time, then
@@ -47,6 +50,21 @@ class Unfolding:
     @property
     def parameters(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "placeholder" and node.meta.get("time") is None][1:]
+
+    def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:
+        """The strip as spots and lines, before they are laid out.
+
+        times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
+        ends       whether dashed spots hint at what lies before and after
+        shown      how many first and last steps are drawn, (3, 3) of more than seven; whole=True draws all
+        backward   add the gradient's arrows, from right to left
+        gradient   a gradient method: mark the arrows that it cuts
+        """
+        return strip_picture(self.loop.name, diagram(self.loop, detail, is_unfolded=True), self.steps, **options)
+
+    def animate(self) -> Svg:
+        """One animated SVG: the loop folds open, values run from left to right, gradients from right to left."""
+        return animation(self.loop.name, diagram(self.loop, "textbook"), self.steps)
 
     def run(
         self,
@@ -88,6 +106,10 @@ class Unfolding:
             pytree.tree_unflatten(final, signature.state),
         )
 
+    def _ended_inputs(self) -> set[int]:
+        """Inputs that the last step alone reads, such as the target of a summary: one value, not a sequence."""
+        return {index for index, port in enumerate(self.loop.inputs) if port.name == "y" and "L" in self.loop.ended}
+
     def _refuse_length(self, sequences: Sequence[Tensor]) -> None:
         for leaf in sequences:
             if leaf.shape[0] != self.steps:
@@ -112,14 +134,22 @@ class Unfolding:
 
     def _named(self, found: list[Tensor]) -> dict[tuple[str, str], Tensor]:
         """Results by kind and name: sequences stacked, totals summed, states as they end."""
-        timed = [port for port in self.loop.outputs if port.kind != "state"]
-        states = [port for port in self.loop.outputs if port.kind == "state"]
-        named: dict[tuple[str, str], Tensor] = {}
-        for index, port in enumerate(timed):
-            column = torch.stack(found[index : len(timed) * self.steps : len(timed)])
-            named[port.kind, port.name] = column if port.kind == "sequence" else column.sum(0)
-        last = found[len(timed) * self.steps :]
-        return named | {(port.kind, port.name): value for port, value in zip(states, last, strict=True)}
+        waiting = iter(found)
+        columns: dict[tuple[str, str], list[Tensor]] = {}
+        for time in range(1, self.steps + 1):
+            for port in self.loop.outputs:
+                if port.kind != "state" and (time == self.steps or port.name not in self.loop.ended):
+                    columns.setdefault((port.kind, port.name), []).append(next(waiting))
+        named = {key: torch.stack(column) for key, column in columns.items()}
+        for kind, name in named:
+            if kind == "total":
+                named[kind, name] = named[kind, name].sum(0)
+            elif name in self.loop.ended:
+                named[kind, name] = named[kind, name][0]
+        return {
+            (port.kind, port.name): next(waiting) if port.kind == "state" else named[port.kind, port.name]
+            for port in sorted(self.loop.outputs, key=lambda port: port.kind == "state")
+        }
 
     def _initial(self, sequences: Sequence[Tensor]) -> Tree:
         home = self.loop.signature.home if self.loop.signature else None
@@ -144,11 +174,12 @@ class Unfolding:
 
     def _evaluated(self, batch: int, given: list[Tensor]) -> list[Tensor]:
         values: dict[fx.Node, Any] = {}
+        alone = self._ended_inputs()
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 index, time = node.meta["port"], node.meta.get("time")
                 value: Any = batch if index is None else given[index]
-                values[node] = value[time - 1] if time else value
+                values[node] = value[time - 1] if time and node.meta["port"] not in alone else value
             elif node.op == "call_function":
                 args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*args, **options)
@@ -168,13 +199,19 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
             values[node] = graph.node_copy(node, values.__getitem__)
             values[node].meta["time"] = time
         finished = [values[node] for node in loop.results]
-        per_step += [node for port, node in zip(loop.outputs, finished, strict=True) if port.kind != "state"]
+        per_step += [
+            node
+            for port, node in zip(loop.outputs, finished, strict=True)
+            if port.kind != "state" and (time == steps or port.name not in loop.ended)
+        ]
         if time < steps:
             for into, out in loop.delays.values():
                 timed[time][out] = values[into]
     last = timed[-1]
     states = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.kind == "state"]
     graph.output((*per_step, *(last[node] for node in states)))
+    if loop.ended:
+        graph.eliminate_dead_code()
     return Unfolding(loop, graph, steps)
 
 

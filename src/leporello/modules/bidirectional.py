@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
+from leporello.loop.both_ways import BothWays
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.modules.arguments import repacked, understood
 from leporello.modules.recurrent import Recurrent
@@ -63,6 +64,15 @@ class Bidirectional(nn.Module):
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.ahead.initial_state(batch, **options), self.back.initial_state(batch, **options)
+
+    def fold(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> BothWays:
+        """Both loops of a call, to be drawn together: `net.fold(inputs).unfold(3).svg()`."""
+        first, second = (None, None) if state is None else state
+        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        arguments = {"lengths": call.lengths, "resets": call.resets}
+        return BothWays(
+            self.ahead.fold(call.inputs, first, **arguments), self.back.fold(call.inputs, second, **arguments)
+        )
 
     def explain(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> str:
         first, second = (None, None) if state is None else state

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan
+from leporello.gradient.method import Method
 from leporello.loop.stages import Split, Stage
 from leporello.loop.text import value_text
 from leporello.rewrite.save import SAVED
@@ -19,17 +20,19 @@ _TITLES = {
 }
 
 
-def explanation(plan: Plan, choice: Choice, length: int, batch: int) -> str:
+def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch: int) -> str:
     """The text of `net.explain(...)`."""
     loop = plan.loop
     lines = [
         f"{loop.name}: {length} steps, batch {batch}",
         f"engine   {choice.engine} ({choice.why})",
     ]
+    trains = any(plan.wanted)
+    if trains:
+        lines.append(f"gradient {gradient}")
     if choice.engine == "reference":
         lines.append("         the whole step, one after another, with torch's own autograd")
         return "\n".join(lines) + "\n"
-    trains = any(plan.wanted)
     split = plan.forward.program.split if trains else plan.plain.program.split
     lines += ["forward", *_stages(split, length * batch, batch)]
     if trains:

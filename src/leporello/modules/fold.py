@@ -44,7 +44,9 @@ def fold(
     if isinstance(cell, (Bidirectional, Layers)):
         raise ArgumentError(
             f"{type(cell).__name__} is several loops.",
-            tries="fold its parts: net.ahead and net.back, or net.nets[0]",
+            tries="fold its parts, net.ahead and net.back; net.fold(inputs) draws both"
+            if isinstance(cell, Bidirectional)
+            else "fold its parts: net.nets[0]",
         )
     if isinstance(cell, (Recurrent, Summary)):
         loop = cell.fold(x, state, **arguments)

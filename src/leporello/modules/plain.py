@@ -20,14 +20,19 @@ from leporello.loop.step import state_names, take
 from leporello.modules.arguments import Call
 
 
-def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None) -> tuple[Tree, Tree]:
+def plain_loop(
+    cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None, weights: Tensor | None = None
+) -> tuple[Tree, Tree]:
     """Outputs and final state of a call, step by step.
 
-    draws   the random numbers of each random operator, (length, batch, ...); fresh ones by default
+    draws     the random numbers of each random operator, (length, batch, ...); fresh ones by default
+    weights   (length, batch): of what each step passes back to the step before; all of it by default
     """
     state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
     first = map_leaves(lambda value: value[0].detach() if isinstance(value, Tensor) else value, call.inputs)
     for time in range(call.length):
+        if weights is not None:
+            state = map_leaves(lambda value: _passing(value, weights[time]), state)  # noqa: B023
         before = state
         x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
         past = None if call.lengths is None else time >= call.lengths
@@ -46,6 +51,17 @@ def plain_loop(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = Non
             state = _chosen(past, before, state)
         outputs.append(output)
     return _stacked(outputs), state
+
+
+def _passing(value: Any, weights: Tensor) -> Any:
+    """The value itself; what passes back through it is weighed, row by row, or cut."""
+    if not isinstance(value, Tensor) or not value.requires_grad or bool((weights == 1).all()):
+        return value
+    held = value.detach()
+    if not weights.any():
+        return held
+    wide = weights.reshape(-1, *[1] * (value.dim() - 1)).to(value.real.dtype)
+    return held + wide * (value - held)
 
 
 def _zeroed(condition: Tensor, value: Any) -> Any:

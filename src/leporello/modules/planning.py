@@ -6,7 +6,7 @@ Knows the order of the rewrites and what must be the same for a plan to serve ag
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from leporello.engine.choice import Choice, choose
 from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
+from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
@@ -46,7 +47,7 @@ class Planner:
         return {"loops": {}, "plans": {}}
 
     @alone
-    def plan(self, cell: nn.Module, call: Call, gradient: Any, engine: str) -> tuple[Plan, Choice]:
+    def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._key(cell, call)
         needs = _needs(cell, call)
@@ -158,6 +159,31 @@ def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
     )
 
 
+def begun(call: Call, gradient: Method) -> Call:
+    """The call as a gradient method begins it: on a detached state, where nothing ever enters the one handed in."""
+    if gradient.crossing(1)[0]:
+        return call
+    states = [(name, leaf.detach()) for name, leaf in call.states]
+    detached = map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, call.state)
+    return replace(call, state=detached, states=states)
+
+
+def weights_of(call: Call, gradient: Method) -> Tensor | None:
+    """What each step passes back to the step before, (length, batch); None for all of it.
+
+    Padding does nothing: the gradient of a row's final state comes to the row's end whole.
+    """
+    dtype = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
+    if dtype is None or not torch.is_grad_enabled():
+        return None
+    weights = gradient.weights(call.length, call.batch, call.device, dtype)
+    return weights if weights is None or call.lengths is None else weights.masked_fill(_past(call, call.lengths), 1)
+
+
+def _floats(leaf: Tensor) -> bool:
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
 @alone
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
@@ -190,11 +216,16 @@ def _of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
                 found["invariant", f"call.initial.{name}"] = leaf
     if call.lengths is not None:
         times = torch.arange(call.length, device=call.device).unsqueeze(1)
-        found["sequence", "call.past"] = times >= call.lengths
+        found["sequence", "call.past"] = _past(call, call.lengths)
         found["sequence", "call.elsewhere"] = times != call.lengths - 1
         for name, leaf in call.sequences:
             found["invariant", f"call.first.{name}"] = leaf[0].detach()
     return found
+
+
+def _past(call: Call, lengths: Tensor) -> Tensor:
+    """Where rows have ended, (length, batch)."""
+    return torch.arange(call.length, device=call.device).unsqueeze(1) >= lengths
 
 
 def _drawn(port: Port, call: Call) -> Tensor:

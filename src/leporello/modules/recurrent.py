@@ -15,13 +15,14 @@ from leporello.engine import bridge, reference
 from leporello.engine.choice import refuse_unknown
 from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.full import Full
+from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, place_of
 from leporello.modules.arguments import Call, repacked, understood
 from leporello.modules.explain import explanation
-from leporello.modules.planning import Planner, rewritten, values_of
+from leporello.modules.planning import Planner, begun, rewritten, values_of, weights_of
 
 
 class Recurrent(nn.Module):
@@ -33,22 +34,24 @@ class Recurrent(nn.Module):
         return outputs, state
 
     cell         an lp.Cell, or any module or function (x, state) -> (output, next state)
-    gradient     how gradients are computed: lp.Full()
+    gradient     how gradients are computed: lp.Full(), or lp.Truncated(35) within windows
     engine       "auto", "stepwise" or "reference"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
 
     >>> net = Recurrent(torch.nn.RNNCell(3, 4).forward)   # doctest: +SKIP
     """
 
-    def __init__(self, cell: Any, *, gradient: Any = None, engine: str = "auto", batch_first: bool = False) -> None:
+    def __init__(
+        self, cell: Any, *, gradient: Method | None = None, engine: str = "auto", batch_first: bool = False
+    ) -> None:
         super().__init__()
         refuse_unknown(engine)
         gradient = Full() if gradient is None else gradient
-        if isinstance(gradient, type) or not hasattr(gradient, "backward"):
+        if isinstance(gradient, type) or not isinstance(gradient, Method):
             raise ArgumentError(
                 "the argument 'gradient' is no gradient method.",
                 came=repr(gradient),
-                expected="an object such as lp.Full()",
+                expected="an object such as lp.Full() or lp.Truncated(35)",
                 tries="leave out gradient=: exact gradients are the default",
             )
         self.cell = as_module(cell)
@@ -134,9 +137,9 @@ class Recurrent(nn.Module):
 
     def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
         """Which engine runs this call and why, what runs at once and what step by step, what is saved."""
-        call = self._understood(inputs, state, **arguments)
+        call = begun(self._understood(inputs, state, **arguments), self.gradient)
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
-        return explanation(plan, choice, call.length, call.batch)
+        return explanation(plan, choice, self.gradient, call.length, call.batch)
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
         """The Loop of a call with these arguments."""
@@ -149,13 +152,15 @@ class Recurrent(nn.Module):
     def _understood(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
         return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
-    def _run(self, call: Call) -> tuple[Tree, Tree]:
+    def _run(self, call: Call, weights: Tensor | None = None) -> tuple[Tree, Tree]:
+        call = begun(call, self.gradient)
+        weights = weights_of(call, self.gradient) if weights is None else weights
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
         values = values_of(plan.loop, call)
         if choice.engine == "reference":
-            results = reference.run(plan.loop, plan.step, values, call.length, call.batch)
+            results = reference.run(plan.loop, plan.step, values, call.length, call.batch, weights)
         else:
-            results = bridge.call(plan, values, call.length, call.batch)
+            results = bridge.call(plan, values, call.length, call.batch, weights)
         return _in_trees(plan.loop, results)
 
     def extra_repr(self) -> str:

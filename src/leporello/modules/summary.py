@@ -19,6 +19,8 @@ from leporello.modules.recurrent import Recurrent
 class _Silent(Cell):
     """A cell without its output: only the state matters, so nothing else is computed."""
 
+    cell: Cell
+
     def __init__(self, cell: Cell) -> None:
         super().__init__()
         self.cell = cell
@@ -35,6 +37,18 @@ class _Silent(Cell):
 
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf()
+
+
+class _Concluding(_Silent):
+    """A cell whose output is the head's."""
+
+    def __init__(self, cell: Cell, head: Callable[[Any], Any]) -> None:
+        super().__init__(cell)
+        self.head = head
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        after = take(self.cell, x, state)[1]
+        return self.head(after), after
 
 
 class Summary(nn.Module):
@@ -78,4 +92,8 @@ class Summary(nn.Module):
         return self.net.explain(inputs, state, **arguments) + "then     the head, once\n"
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
-        return self.net.fold(inputs, state, **arguments)
+        """The Loop of a call with these arguments; its outputs are asked for at the last step only."""
+        reader = self.net.cell
+        assert isinstance(reader, _Silent)
+        loop = Recurrent(_Concluding(reader.cell, self.head)).fold(inputs, state, **arguments)
+        return loop.replace(ended=tuple(port.name for port in loop.outputs if port.kind == "sequence"))

@@ -36,15 +36,25 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
         raise ArgumentError(
             "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
         )
-    like = outputs[0].meta["val"] if target is None else target
-    y = draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device))
+    y = _target(draft, outputs[0].meta["val"], target)
     found = _added(draft, _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"]), [*outputs, y])
     found.meta["label"] = "L"
     draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
     output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
+    alone = all(port.name in loop.ended for port, _ in draft.outputs[:-1] if port.kind == "sequence")
     return draft.close(
-        signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True))
+        ended=(*loop.ended, "L") if alone else loop.ended,
+        signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)),
     )
+
+
+def _target(draft: Draft, output: Tensor, target: Any) -> fx.Node:
+    """What the loss compares with: the sequence `y`, or what is fed back as true already."""
+    fed = next((node for port, node in draft.inputs if port.name == "call.target"), None)
+    if target is None and fed is not None and fed.meta["val"].shape == output.shape:
+        return fed
+    like = output if target is None else target
+    return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device))
 
 
 def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
+from leporello.loop.cycles import states_on_cycles
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.loop.split import states_on_cycles
 
 aten = torch.ops.aten
 

@@ -24,5 +24,7 @@ def weigh(loop: Loop) -> Loop:
     real = states[0][1].meta["val"].real.dtype if states[0][0].dtype.is_complex else states[0][0].dtype
     weight = draft.add_input(Port("sequence", "call.weight", (), real, states[0][0].device))
     for port, node in states:
-        draft.set_output("state", port.name, draft.call(aten.mul.Tensor, node, draft.spread(weight, node)))
+        own = port.dtype.to_real()
+        cast = weight if own == real else draft.call(aten._to_copy.default, weight, dtype=own)
+        draft.set_output("state", port.name, draft.call(aten.mul.Tensor, node, draft.spread(cast, node)))
     return draft.close()

@@ -1,0 +1,153 @@
+"""`leporello draw`: a cell as a circuit with black squares, or unfolded over time; in the terminal or in a file.
+
+Knows the options and which of them go together; the pictures are made by the Loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from torch import nn
+
+from leporello.cli.blame import blaming
+from leporello.cli.saying import say, show
+from leporello.cli.subject import Subject, subject_of
+from leporello.cli.writing import writable, write
+from leporello.draw.dot import dot
+from leporello.draw.mermaid import mermaid
+from leporello.draw.picture import Picture
+from leporello.draw.png import png
+from leporello.draw.svg import svg
+from leporello.draw.terminal import terminal
+from leporello.errors import ArgumentError
+from leporello.loop.loop import Loop
+from leporello.loop.picture import animation, diagram, strip_picture
+from leporello.modules.fold import fold
+
+# How a picture becomes a file, by the file's suffix.
+WRITERS: dict[str, Callable[[Picture], bytes]] = {
+    ".svg": lambda picture: svg(picture).encode(),
+    ".png": lambda picture: png(svg(picture)),
+    ".dot": lambda picture: dot(picture).encode(),
+    ".mmd": lambda picture: mermaid(picture).encode(),
+}
+ANIMATED_STEPS = 3
+
+
+class Detail(StrEnum):
+    """How much of a step is drawn."""
+
+    textbook = "textbook"
+    operators = "operators"
+    function = "function"
+
+
+def draw(
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
+    ],
+    unfold: Annotated[int | None, typer.Option(metavar="N", help="Unfold it over N steps.")] = None,
+    detail: Annotated[
+        Detail,
+        typer.Option(
+            metavar="VIEW", help="textbook: named values; operators: every one; function: the whole step as one f."
+        ),
+    ] = Detail.textbook,
+    loss: Annotated[bool, typer.Option("--loss", help="Add the loss L and the target y: mean squared error.")] = False,
+    forced: Annotated[bool, typer.Option("--forced", help="Feed the true values back: teacher forcing.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Add the gradient's arrows; with --unfold.")] = False,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Tell what runs step by step from what runs on all steps at once.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Draw every step of a long strip; with --unfold.")] = False,
+    animate: Annotated[
+        bool, typer.Option("--animate", help="Let it fold open, over 3 steps or N; into an SVG file.")
+    ] = False,
+    input: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", readable=False, help="Write FILE.svg, .png, .dot or .mmd; else to the terminal."),
+    ] = None,
+) -> None:
+    """Draw a cell: folded, or unfolded over N steps."""
+    _refuse(unfold, detail, backward=backward, stages=stages, whole=whole, animate=animate, out=out)
+    path = None if out is None else writable(out, WRITERS)
+    loop = _loop(subject_of(cell, input), loss=loss, forced=forced)
+    if out is None or path is None:
+        _show(_picture(loop, unfold, detail, backward, stages, whole))
+        return
+    if animate:
+        contents = animation(loop.name, diagram(loop, "textbook"), unfold or ANIMATED_STEPS).encode()
+    else:
+        contents = WRITERS[out.suffix.lower()](_picture(loop, unfold, detail, backward, stages, whole))
+    write(path, contents)
+    say(f"wrote {out}")
+
+
+def _refuse(
+    unfold: int | None, detail: Detail, *, backward: bool, stages: bool, whole: bool, animate: bool, out: Path | None
+) -> None:
+    """Options that are nothing alone, or do not go together."""
+    if unfold is not None and unfold < 1:
+        raise ArgumentError("--unfold is no number of steps.", came=unfold, expected="1 or more", tries="--unfold 3")
+    for option, given in (("--backward", backward), ("--whole", whole)):
+        if given and unfold is None and not animate:
+            raise ArgumentError(f"{option} belongs to an unfolded net.", tries=f"--unfold 3 {option}")
+    if stages and unfold is not None:
+        raise ArgumentError("--stages belongs to the folded net.", tries="--stages without --unfold")
+    if not animate:
+        return
+    if out is None or out.suffix.lower() != ".svg":
+        raise ArgumentError(
+            "--animate writes an SVG file: nothing else moves.", came=out, tries="--animate --out picture.svg"
+        )
+    for option, given in (("--stages", stages), ("--whole", whole), (f"--detail {detail.value}", detail != "textbook")):
+        if given:
+            raise ArgumentError(
+                f"{option} and --animate do not go together.", expected="the textbook's view of a few steps"
+            )
+
+
+def _loop(subject: Subject, *, loss: bool, forced: bool) -> Loop:
+    arguments: dict[str, Any] = {"targets": subject.targets(1, 1)} if forced else {}
+    if subject.shape is None and not forced:
+        arguments["steps"] = 1
+    with blaming(subject.name):
+        loop = fold(subject.net, subject.inputs(1, 1), **arguments)
+        if not loss:
+            return loop
+        _refuse_loss(loop, subject.name)
+        return fold(subject.net, subject.inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
+
+
+def _refuse_loss(loop: Loop, name: str) -> None:
+    outputs = [port for port in loop.outputs if port.kind == "sequence"]
+    if len(outputs) != 1 or not outputs[0].dtype.is_floating_point:
+        raise ArgumentError(
+            f"--loss compares one output of numbers, and {name} has others.",
+            came=", ".join(map(str, outputs)) or "no output",
+            tries="in Python: lp.fold(cell, x, loss=..., target=...)",
+        )
+
+
+def _picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
+    if unfold is not None:
+        view = diagram(loop, detail.value, is_unfolded=True)
+        return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)  # the picture of loop.unfold
+    return loop.split().picture(detail.value) if stages else loop.picture(detail.value)
+
+
+def _show(picture: Picture) -> None:
+    """In the terminal, with words for what tints would show: for each the values that have it."""
+    show(terminal(picture))
+    names = {tint: [str(spot.name) for spot in picture.spots if spot.tint == tint] for tint in picture.legend}
+    width = max(map(len, picture.legend.values()), default=0)
+    lines = [f"{words:<{width}}  {', '.join(names[tint])}" for tint, words in picture.legend.items() if names[tint]]
+    if lines:
+        say("\n".join(["", *lines]))

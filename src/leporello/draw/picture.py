@@ -1,0 +1,104 @@
+"""`Picture`: what is drawn, as data: spots in columns, lines between them, squares on delays.
+
+Knows nothing of what it shows, and nothing of where things will stand: layout finds places, the writers draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Shape = Literal["circle", "box", "parameter", "operator", "point"]
+Kind = Literal["forward", "gradient", "cut"]
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name as people write it: `h` with an index below and a time in brackets."""
+
+    base: str
+    below: str = ""
+    time: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.base}{self.below}" + (f"({self.time})" if self.time else "")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A circle, a box or a point.
+
+    id       its own
+    place    which value of the step it is: the same in every column
+    column   the time step it belongs to, from the left
+    above    whether it stands above what reads it, as targets do
+    dashed   whether it only hints at what goes on there
+    tint     a key of the picture's legend
+    """
+
+    id: str
+    name: Name
+    place: str
+    column: int = 0
+    shape: Shape = "circle"
+    above: bool = False
+    dashed: bool = False
+    tint: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """An arrow between two spots.
+
+    names   what is multiplied along it
+    delay   how many steps it waits for, each drawn as a black square; 0 in an unfolded picture
+    kind    "gradient": from right to left, beside the arrow it belongs to; "cut": one that is not followed
+    """
+
+    source: str
+    target: str
+    names: tuple[Name, ...] = ()
+    delay: int = 0
+    kind: Kind = "forward"
+    tint: str = ""
+    tooltip: str = ""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(map(str, self.names))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Spots and lines, with a title and a description for those who cannot see them.
+
+    captions   a few words below a column
+    legend     for each tint what it means
+    borders    columns in front of which a window begins
+    """
+
+    title: str
+    description: str
+    spots: tuple[Spot, ...]
+    lines: tuple[Line, ...]
+    captions: Mapping[int, str] = field(default_factory=dict)
+    legend: Mapping[str, str] = field(default_factory=dict)
+    borders: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> int:
+        return 1 + max((spot.column for spot in self.spots), default=0)
+
+    def spot(self, id: str) -> Spot:
+        return next(spot for spot in self.spots if spot.id == id)
+
+
+def delays(lines: Iterable[Line]) -> dict[str, int]:
+    """For each source the number of squares behind it: lines that wait for longer pass through the same ones first."""
+    longest: dict[str, int] = {}
+    for line in lines:
+        if line.delay:
+            longest[line.source] = max(line.delay, longest.get(line.source, 0))
+    return longest

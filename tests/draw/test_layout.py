@@ -1,0 +1,144 @@
+"""Layouts: nothing lies on anything else, whatever the cell; the texts' own figures have no crossing."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+import leporello as lp
+from leporello.draw.layout import layout
+from leporello.draw.svg import svg
+from leporello.draw.terminal import terminal
+from tests.draw.geometry import crossings, faults
+from tests.random_cells import INPUTS, Program, cell_of, packed, programs
+
+X, S = torch.zeros(2, 3), torch.zeros(5, 2, 3)
+MSE = nn.functional.mse_loss
+
+
+class Four(lp.Cell):
+    """Four states, each read by another."""
+
+    def __init__(self) -> None:
+        super().__init__(a=4, b=4, m=4, v=4)
+        self.A, self.B, self.C, self.D = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        a, b, m, v = state
+        a = torch.tanh(self.A(x) + self.B(a))
+        b = torch.sigmoid(self.C(b) + a)
+        m, v = 0.9 * m + 0.1 * a, 0.9 * v + 0.1 * b * b
+        return self.D(torch.cat([m, v], -1)), (a, b, m, v)
+
+
+class Swap(lp.Cell):
+    """Two states that change places."""
+
+    def __init__(self) -> None:
+        super().__init__(a=3, b=3)
+
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        a, b = state
+        return a + x, (b + x, a * x)
+
+
+LOOPS = {
+    "Elman": lambda: lp.fold(lp.Elman(3, 4, 2), X, loss=MSE),
+    "Jordan": lambda: lp.fold(lp.Jordan(3, 4, 2), X, loss=MSE),
+    "forced": lambda: lp.fold(lp.Recurrent(lp.Jordan(3, 4, 2)), S, targets=torch.zeros(5, 2, 2), loss=MSE),
+    "mixed": lambda: lp.fold(lp.Recurrent(lp.Jordan(3, 4, 2)), S, targets=torch.zeros(5, 2, 2), forcing=0.5),
+    "Summary": lambda: lp.fold(lp.Summary(lp.RNN(3, 4), nn.Linear(4, 2)), S, loss=MSE),
+    "ElmanJordan": lambda: lp.fold(lp.ElmanJordan(3, 4, 2), X),
+    "LSTM": lambda: lp.fold(lp.LSTM(3, 4), X),
+    "GRU": lambda: lp.fold(lp.GRU(3, 4), X),
+    "LayerNormLSTM": lambda: lp.fold(lp.LayerNormLSTM(3, 4), X),
+    "PeepholeLSTM": lambda: lp.fold(lp.PeepholeLSTM(3, 4), X),
+    "ZoneoutLSTM": lambda: lp.fold(lp.ZoneoutLSTM(3, 4), X),
+    "MinGRU": lambda: lp.fold(lp.MinGRU(3, 4), X),
+    "Stack": lambda: lp.fold(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 5)), X),
+    "TimeDelay": lambda: lp.fold(lp.TimeDelay(3, 4, 3), X),
+    "Perceptron": lambda: lp.fold(lp.Perceptron(3, 4, 2), X),
+    "Four": lambda: lp.fold(Four(), X),
+    "Swap": lambda: lp.fold(Swap(), X),
+}
+FIGURES = ["Elman", "Jordan", "forced", "Summary"]
+
+
+def pictures(loop: lp.Loop) -> list[Any]:
+    strip = loop.unfold(3)
+    return [
+        *(loop.picture(detail) for detail in ("textbook", "operators", "function")),
+        *(strip.picture(detail) for detail in ("textbook", "operators", "function")),
+        strip.picture(backward=True),
+        loop.unfold(9).picture(),
+    ]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_nothing_lies_on_anything_else(name: str) -> None:
+    for picture in pictures(LOOPS[name]()):
+        assert faults(layout(picture)) == [], picture.title
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_the_texts_have_no_crossing(name: str) -> None:
+    loop = LOOPS[name]()
+    assert crossings(layout(loop.picture())) == 0
+    assert crossings(layout(loop.unfold(3).picture())) == 0
+
+
+def test_an_lstm_has_no_crossing_either() -> None:
+    """Its memory runs along the top, where nothing passes it."""
+    loop = LOOPS["LSTM"]()
+    assert crossings(layout(loop.picture())) == 0
+    assert crossings(layout(loop.unfold(3).picture())) == 0
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(programs(draws=False))
+def test_any_cell_is_drawn_without_faults(program: Program) -> None:
+    leaves = [
+        torch.zeros(2, dtype=torch.long) if shape is None else torch.zeros(2, *shape, dtype=torch.float64)
+        for shape in INPUTS[program.form].values()
+    ]
+    cell = cell_of(program)
+    loop = lp.fold(cell, packed(program.form, leaves), cell.initial_state(2, dtype=torch.float64))
+    for picture in (loop.picture(), loop.unfold(3).picture(), loop.unfold(2).picture(backward=True)):
+        assert faults(layout(picture)) == [], str(loop.text())
+        assert bool(terminal(picture).strip()) == bool(picture.spots)
+
+
+def test_a_hundred_steps_are_drawn_within_a_second() -> None:
+    strip = LOOPS["LSTM"]().unfold(100)
+    begin = time.perf_counter()
+    drawn = svg(strip.picture())
+    assert time.perf_counter() - begin < 1
+    assert "… 94 steps …" in drawn
+    assert drawn.count("<rect") < svg(strip.picture(whole=True)).count("<rect") / 10
+
+
+def test_columns_are_alike() -> None:
+    found = layout(LOOPS["Four"]().unfold(3).picture())
+    places: dict[str, set[tuple[float, float]]] = {}
+    for placed in found.placed.values():
+        offset = (round(placed.x - found.columns[placed.spot.column], 3), round(placed.y, 3))
+        places.setdefault(placed.spot.place, set()).add(offset)
+    assert all(len(offsets) == 1 for offsets in places.values())
+
+
+def test_time_goes_from_left_to_right() -> None:
+    found = layout(LOOPS["Elman"]().unfold(3).picture())
+    assert found.columns == sorted(found.columns)
+    heights = {str(placed.spot.name): placed.y for placed in found.placed.values()}
+    assert sorted(["x(t)", "h(t)", "o(t)", "L(t)", "y(t)"], key=heights.__getitem__) == [
+        "y(t)",
+        "L(t)",
+        "o(t)",
+        "h(t)",
+        "x(t)",
+    ]

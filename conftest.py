@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import leporello as lp
 
+os.environ.setdefault("LEPORELLO_CACHE", str(Path(__file__).parent / ".kernels"))  # not the user's own
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 

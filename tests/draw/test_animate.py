@@ -32,13 +32,14 @@ def test_every_animation_that_is_used_is_defined() -> None:
     drawn = CELLS["Elman"]().unfold(3).animate()
     used = set(re.findall(r"animation: (\w+) ", drawn)) - {"none"}
     assert used == set(re.findall(r"@keyframes (\w+)", drawn))
-    assert {"closed", "between", "glow", "back"} <= used
+    for name in ("closed", "between", "glow", "back"):
+        assert any(own.endswith(name) for own in used), name
 
 
 def test_columns_come_out_of_the_middle_one() -> None:
     drawn = CELLS["Elman"]().unfold(3).animate()
     away = [
-        float(x) for x in re.findall(r"@keyframes slide\d+ \{ 0%, [\d.]+% \{ transform: translateX\((.+?)px", drawn)
+        float(x) for x in re.findall(r"@keyframes \w+slide\d+ \{ 0%, [\d.]+% \{ transform: translateX\((.+?)px", drawn)
     ]
     assert away == sorted(away, reverse=True)
     assert away[2] == 0  # begin, t-1, t, t+1, end
@@ -56,5 +57,28 @@ def test_values_run_forwards_and_gradients_backwards() -> None:
 
 def test_where_nothing_may_move_the_open_strip_stands_still() -> None:
     drawn = CELLS["Elman"]().unfold(3).animate()
-    assert "@media (prefers-reduced-motion: reduce) { * { animation: none !important; } }" in drawn
+    assert re.search(
+        r"@media \(prefers-reduced-motion: reduce\) \{ #\w+ \* \{ animation: none !important; \} \}", drawn
+    )
     assert re.search(r"\.loop \{ opacity: 0;", drawn)  # without animation the closed loop is not seen
+
+
+def test_the_open_strip_is_drawn_as_a_still_one_is() -> None:
+    """With the dots where lines part, and with what it leaves out."""
+    strip = CELLS["LSTM"]().unfold(9)
+    still, moving = strip.svg(backward=True), strip.animate()
+    assert "… 3 steps …" in moving
+    opened = moving.split('<g class="between">')[1]
+    assert opened.count('class="point"') == still.count('class="point"') > 0
+
+
+def test_the_closed_loop_stands_where_its_step_will() -> None:
+    drawn = CELLS["Elman"]().unfold(3).animate()
+    dy = float(re.search(r'<g transform="translate\(\S+ (\S+)\)">', drawn)[1])  # type: ignore[index]
+    closed, opened = drawn.split('<g class="between">')
+    heights = [
+        {round(float(y) + by, 1) for y in re.findall(r'class="(?:glow )?spot" x="\S+" y="(\S+)"', part)}
+        for part, by in ((closed, dy), (opened, 0.0))
+    ]
+    assert len(heights[0]) == 5
+    assert heights[0] <= heights[1]

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.draw.layout import layout
+from leporello.draw.labels import labels
+from leporello.draw.layout import MARGIN, layout
 from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from tests.draw.geometry import crossings, faults
@@ -34,6 +35,18 @@ class Four(lp.Cell):
         b = torch.sigmoid(self.C(b) + a)
         m, v = 0.9 * m + 0.1 * a, 0.9 * v + 0.1 * b * b
         return self.D(torch.cat([m, v], -1)), (a, b, m, v)
+
+
+class Wrapped(nn.Module):
+    """A cell of torch's own, with long names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, hc: Any) -> tuple[Tensor, Any]:
+        h, c = self.cell(x, hc)
+        return self.head(h), (h, c)
 
 
 class Swap(lp.Cell):
@@ -62,9 +75,11 @@ LOOPS = {
     "MinGRU": lambda: lp.fold(lp.MinGRU(3, 4), X),
     "Stack": lambda: lp.fold(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 5)), X),
     "TimeDelay": lambda: lp.fold(lp.TimeDelay(3, 4, 3), X),
+    "TimeDelay, wider": lambda: lp.fold(lp.TimeDelay(3, 2, 4), X),
     "Perceptron": lambda: lp.fold(lp.Perceptron(3, 4, 2), X),
     "Four": lambda: lp.fold(Four(), X),
     "Swap": lambda: lp.fold(Swap(), X),
+    "Wrapped": lambda: lp.fold(Wrapped(), X, (torch.zeros(2, 4), torch.zeros(2, 4))),
 }
 FIGURES = ["Elman", "Jordan", "forced", "Summary"]
 
@@ -76,6 +91,7 @@ def pictures(loop: lp.Loop) -> list[Any]:
         *(strip.picture(detail) for detail in ("textbook", "operators", "function")),
         strip.picture(backward=True),
         loop.unfold(9).picture(),
+        loop.unfold(6).picture(gradient=lp.Truncated(3)),
     ]
 
 
@@ -83,6 +99,34 @@ def pictures(loop: lp.Loop) -> list[Any]:
 def test_nothing_lies_on_anything_else(name: str) -> None:
     for picture in pictures(LOOPS[name]()):
         assert faults(layout(picture)) == [], picture.title
+
+
+def test_labels_side_by_side_do_not_read_as_one() -> None:
+    """x goes to h and to new_c, through U both times."""
+    found = [label.box for label in labels(layout(LOOPS["ZoneoutLSTM"]().picture())) if label.routed.line.label == "U"]
+    assert len(found) == 2
+    (_, top, right, bottom), other = sorted(found)
+    assert other[0] - right >= 6 or other[1] >= bottom or top >= other[3]
+
+
+def test_a_line_that_can_go_straight_has_no_kink() -> None:
+    """V goes up past h to its product."""
+    found = layout(lp.fold(lp.Elman(3, 4, 2), X).picture("operators"))
+    (way,) = (routed.way for routed in found.routed if routed.line.source.endswith(".V"))
+    assert len(way) == 2
+
+
+@pytest.mark.parametrize("detail", ["textbook", "operators", "function"])
+def test_the_page_ends_where_the_drawing_does(detail: Any) -> None:
+    """The first and the last column hint at a step, and may be narrower than one."""
+    found = layout(LOOPS["LSTM"]().unfold(3).picture(detail))
+    assert min(placed.x - placed.half.across for placed in found.placed.values()) == MARGIN
+    assert found.width - max(placed.x + placed.half.across for placed in found.placed.values()) == pytest.approx(MARGIN)
+
+
+@pytest.mark.parametrize("name", ["Elman", "LSTM", "GRU", "PeepholeLSTM", "TimeDelay, wider"])
+def test_gradients_of_operators_run_on_no_other_line(name: str) -> None:
+    assert faults(layout(LOOPS[name]().unfold(3).picture("operators", backward=True))) == []
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from leporello.draw.mermaid import mermaid
+from leporello.draw.mermaid import STYLES, TINTS, mermaid
 from leporello.draw.picture import Line, Name, Picture, Spot
 from tests.draw.hostile import HOSTILE, hostile_picture, hostile_strip
 
@@ -228,3 +228,11 @@ def test_a_caption_is_tied_to_its_column() -> None:
 def test_the_reader_is_strict(line: str) -> None:
     with pytest.raises(AssertionError):
         read(f"flowchart LR\n{line}\n")
+
+
+def test_what_is_filled_brings_its_own_ink() -> None:
+    """Mermaid's letters are white on a dark page."""
+    for look in (*STYLES.values(), *TINTS):
+        fill = re.search(r"fill:(#\w+)", look)
+        if fill is not None:
+            assert "stroke:#888" in look if fill[1] == "#000" else "color:#000" in look, look

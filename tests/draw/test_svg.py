@@ -76,8 +76,38 @@ def test_a_screen_reader_finds_a_title_and_a_description() -> None:
     assert root.attrib["role"] == "img"
     named = {element.attrib.get("id"): element.text for element in root if element.attrib.get("id")}
     assert root.attrib["aria-labelledby"].split() == list(named)
-    assert named["title"] == "Elman, folded"
-    assert "h goes to h through W, one step later" in str(named["description"])
+    title, description = named.values()
+    assert title == "Elman, folded"
+    assert "h goes to h through W, one step later" in str(description)
+
+
+def test_pictures_on_one_page_leave_each_other_alone() -> None:
+    """A notebook puts them into its own page: names and rules must be a picture's own."""
+    loop = lp.fold(lp.Elman(3, 4, 2), X)
+    drawn = [loop.svg(), loop.unfold(3).svg(), loop.unfold(3).animate()]
+    names = [set(re.findall(r' id="([^"]+)"', one)) for one in drawn]
+    assert len(set.union(*names)) == sum(map(len, names)) == 9
+    assert loop.svg() == drawn[0]
+    for one, ids in zip(drawn, names, strict=True):
+        own = min(ids)
+        style = one.split("<style>")[1].split("</style>")[0]
+        rules = re.sub(r"@keyframes (\w+) \{.*\}|@media [^{]*\{", "", style)
+        selectors = [selector.strip() for rule in re.findall(r"([^{}]+)\{", rules) for selector in rule.split(",")]
+        assert len(selectors) > 20
+        assert all(selector.startswith(f"#{own} ") for selector in selectors), selectors
+        assert all(name.startswith(own) for name in re.findall(r"@keyframes (\w+)", style))
+
+
+def test_a_label_holds_to_its_line_in_any_font() -> None:
+    """Left of a line that goes up it ends there, however wide its letters are."""
+    picture = Picture(
+        "", "", (Spot("1", Name("x"), "a"), Spot("2", Name("h"), "b")), (Line("1", "2", (Name("long"),)),)
+    )
+    drawn = ElementTree.fromstring(svg(picture))
+    label = next(element for element in drawn.iter(f"{SPACE}text") if element.text == "long")
+    (circle,) = {element.attrib["x"] for element in drawn.iter(f"{SPACE}text") if element.text in ("x", "h")}
+    assert label.attrib["style"] == "text-anchor: end"
+    assert 2 <= float(circle) - float(label.attrib["x"]) <= 6
 
 
 def test_nothing_is_told_by_colour_alone() -> None:
@@ -85,8 +115,8 @@ def test_nothing_is_told_by_colour_alone() -> None:
     rules = dict(re.findall(r"\.([\w.]+)(?:, \.[\w.]+)* \{([^}]*)\}", STYLE.split("@media")[0]))
     assert "stroke-width: 2.4" in rules["stepwise"]
     assert "stroke-width: 2.4" in rules["line.inside"]
-    assert "stroke-dasharray" in rules["gradient"]
-    assert "stroke-dasharray" in rules["cut"]
+    assert "stroke-dasharray" in rules["line.gradient"]
+    assert "stroke-dasharray" in rules["line.cut"]
 
 
 def test_dark_pages_turn_ink_and_paper_round() -> None:
@@ -97,6 +127,17 @@ def test_dark_pages_turn_ink_and_paper_round() -> None:
     assert _contrast(dark, "text", "parameter") > 5
     assert _contrast(light, "text", "stepwise") > 7
     assert _contrast(dark, "text", "stepwise") > 5
+
+
+def test_ink_stands_on_paper_of_its_own() -> None:
+    """What a reader prefers need not be what the page around the picture is."""
+    light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
+    assert _contrast(light, "text", "paper") > 12
+    assert _contrast(dark, "text", "paper") > 10
+    root = ElementTree.fromstring(lp.fold(lp.Elman(3, 4, 2), X).unfold(3).svg())
+    paper = next(element for element in root.iter(f"{SPACE}rect"))
+    assert paper.attrib["class"] == "paper"
+    assert [paper.attrib[side] for side in ("x", "y", "width", "height")] == root.attrib["viewBox"].split()
 
 
 def _contrast(style: str, ink: str, paper: str) -> float:

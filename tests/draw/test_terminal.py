@@ -50,6 +50,17 @@ def test_every_name_and_every_matrix_is_there(detail: str) -> None:
     assert set(wanted) <= set(drawn)
 
 
+def test_a_label_breaks_no_corner_and_no_crossing() -> None:
+    strip = lp.fold(lp.ZoneoutLSTM(3, 4), X).unfold(3)
+    assert str(strip).count("W") == 8
+    rows = str(strip).split("\n")
+    for y, row in enumerate(rows[:-1]):
+        for x, letter in enumerate(row):
+            if letter == "W":
+                above = rows[y - 1][x : x + 1]
+                assert above not in ("│", "├", "┼", "╭", "╮"), row
+
+
 def test_wide_letters_take_two_columns() -> None:
     class Wide(lp.Cell):
         def __init__(self) -> None:

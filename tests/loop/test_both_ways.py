@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import leporello as lp
 from leporello.draw.layout import layout
@@ -47,12 +48,38 @@ def test_numbered_strips_begin_at_both_ends() -> None:
     assert not any("..." in name for edge in found for name in edge)
 
 
+@pytest.mark.parametrize("steps", [5, 6, 7])
+def test_what_reads_back_is_cut_in_windows_from_the_end(steps: int) -> None:
+    """As the net itself cuts: an arrow is barred where the gradient of an output does not reach the next input."""
+    net = lp.Bidirectional(lp.RNN(1, 1), lp.RNN(1, 1), gradient=lp.Truncated(3))
+    for parameter in net.parameters():
+        nn.init.constant_(parameter, 0.7)
+    inputs = torch.zeros(steps, 1, 1, requires_grad=True)
+    outputs, _ = net(inputs)
+    picture = net.fold(inputs).unfold(steps).picture(gradient=lp.Truncated(3))
+    names = {spot.id: str(spot.name) for spot in picture.spots}
+    kinds = {(names[line.source], names[line.target]): line.kind for line in picture.lines if line.kind != "forward"}
+    for step in range(1, steps):
+        (grad,) = torch.autograd.grad(outputs[step - 1, 0, 1], inputs, retain_graph=True)
+        assert (kinds[f"h←({step})", f"h←({step + 1})"] == "gradient") == bool(grad[step])
+        (grad,) = torch.autograd.grad(outputs[step, 0, 0], inputs, retain_graph=True)
+        assert (kinds[f"h→({step + 1})", f"h→({step})"] == "gradient") == bool(grad[step - 1])
+
+
+def test_no_border_is_drawn_where_a_gradient_crosses() -> None:
+    both = NETS["one cell"]().fold(INPUTS)
+    assert both.unfold(6).picture(gradient=lp.Truncated(3)).borders == (1, 4, 7)  # the same from both ends
+    assert both.unfold(5).picture(gradient=lp.Truncated(3)).borders == (1, 6)
+
+
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("detail", ["textbook", "operators", "function"])
 def test_nothing_lies_on_anything_else(name: str, detail: str) -> None:
     both = NETS[name]().fold(INPUTS)
     for picture in (both.picture(detail), both.unfold(3).picture(detail), both.unfold(9).picture(detail)):
         assert faults(layout(picture)) == []
+    if detail != "operators":
+        assert faults(layout(both.unfold(6).picture(detail, gradient=lp.Truncated(3)))) == []
 
 
 def test_it_shows_itself() -> None:

@@ -53,6 +53,32 @@ def test_the_gates_of_an_lstm() -> None:
     assert named(picture, "point") == Counter(["h", "c"])
 
 
+def test_what_is_taken_from_a_number_has_that_number() -> None:
+    class From(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=3)
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = (2 - h) * x + (1.0 - x)
+            return h, h
+
+    assert named(view(From()), "operator") == Counter(["2−", "1−", "·", "+"])
+
+
+def test_a_cell_of_torch_shows_its_gates_and_no_splitting() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = nn.GRUCell(3, 5)
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = self.gru(x, h)
+            return h, h
+
+    picture = lp.fold(Wrapped(), X, torch.zeros(2, 5)).picture("operators")
+    assert {"σ", "tanh", "×", "·", "+"} <= set(named(picture, "operator")) <= {"σ", "tanh", "×", "·", "+", "−", "1−"}
+
+
 def test_gates_are_told_by_their_names() -> None:
     told = {spot.tooltip: str(spot.name) for spot in view(lp.LSTM(3, 5)).spots if spot.shape == "operator"}
     assert (told["i"], told["f"], told["g"], told["o"]) == ("σ", "σ", "tanh", "σ")

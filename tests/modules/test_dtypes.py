@@ -16,6 +16,8 @@ from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, grad
 # What rounding may add over a few steps, of the largest value: some hundred units in the last place.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
 
+OTHERS = [engine for engine in ENGINES if engine != "cpu"]  # kernels have float32 and float64 alone
+
 
 def grown(net: lp.Recurrent, dtype: torch.dtype) -> list[Tensor | None]:
     """Outputs and gradients in another dtype, in float64."""
@@ -29,7 +31,7 @@ def grown(net: lp.Recurrent, dtype: torch.dtype) -> list[Tensor | None]:
     return [value.detach().double() for value in (outputs, *torch.utils._pytree.tree_leaves(state), *found)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("make", [lp.GRU, lp.LayerNormLSTM])
 def test_narrower_floats_give_nearly_the_same(make: type, engine: str) -> None:
     net = lp.Recurrent(shaken(make(3, 4)), engine=engine)
@@ -52,7 +54,7 @@ class Rotating(lp.Cell):
         return h @ self.C.T, h
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OTHERS)
 def test_a_complex_recurrence_gives_what_the_plain_loop_gives(engine: str) -> None:
     net = lp.Recurrent(Rotating(), engine=engine)
     x = normal(6, 3, 3, dtype=torch.complex128, grad=True)
@@ -76,7 +78,7 @@ class Oscillating(lp.Cell):
         return self.C(h.real) + self.C(h.imag), h
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OTHERS)
 def test_a_complex_state_may_lie_between_real_values(engine: str) -> None:
     net = lp.Recurrent(Oscillating().double(), engine=engine)
     x = normal(6, 3, 3, grad=True)
@@ -84,7 +86,7 @@ def test_a_complex_state_may_lie_between_real_values(engine: str) -> None:
     assert (outputs.dtype, state.dtype) == (torch.float64, torch.complex128)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("make", [lp.LSTM, lp.LayerNormLSTM])
 def test_under_autocast_the_state_keeps_its_dtype_and_gradients_are_close(make: type, engine: str) -> None:
     net = lp.Recurrent(shaken(make(3, 8)).float(), engine=engine)
@@ -108,7 +110,7 @@ def test_under_autocast_the_state_keeps_its_dtype_and_gradients_are_close(make: 
         close(got, like_eager, tolerance=TOLERANCE[torch.float32])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OTHERS)
 def test_autocast_and_not_do_not_disturb_each_other(engine: str) -> None:
     net = lp.Recurrent(lp.RNN(3, 4), engine=engine)
     x = normal(4, 2, 3, dtype=torch.float32)
@@ -154,3 +156,13 @@ def test_outputs_and_states_may_be_integers_and_booleans(engine: str) -> None:
     assert (outputs["large"].dtype, count.dtype) == (torch.bool, torch.int64)
     assert count.tolist() == [[4], [4]]
     assert not outputs["count"].requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_refuse_narrower_floats_by_name_and_auto_goes_on(dtype: torch.dtype) -> None:
+    cell, x = lp.RNN(3, 4).to(dtype), normal(4, 2, 3).to(dtype)
+    with pytest.raises(lp.errors.EngineRefusal, match=f"type {str(dtype).removeprefix('torch.')}"):
+        lp.Recurrent(cell, engine="cpu")(x)
+    net = lp.Recurrent(cell)
+    net(x)
+    assert "engine   stepwise (chosen by auto; not cpu: kernels do not compute with" in net.explain(x)

@@ -14,7 +14,7 @@ from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from leporello.modules.recurrent import Recurrent
 
-ENGINES = ("stepwise", "reference")
+ENGINES = ("cpu", "stepwise", "reference")
 TOLERANCE = 1e-10  # float64, of the largest value: short sums of numbers near 1, of which only the order differs
 
 

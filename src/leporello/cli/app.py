@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from leporello.cli.cache import cache
 from leporello.cli.draw import draw
 from leporello.cli.explain import explain
 from leporello.cli.saying import in_words, say
@@ -14,6 +15,7 @@ from leporello.cli.saying import in_words, say
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(in_words(draw))
 app.command()(in_words(explain))
+app.command()(in_words(cache))
 
 
 def _show_version(asked: bool) -> None:

@@ -24,7 +24,7 @@ def explain(
     length: Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")] = 50,
     batch: Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")] = 16,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="auto, stepwise or reference; auto if not told.")
+        str | None, typer.Option(metavar="NAME", help="auto, cpu, stepwise or reference; auto if not told.")
     ] = None,
     input: Annotated[
         str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from leporello.draw.labels import extent, labels
 from leporello.draw.layout import Layout, Routed, layout
+from leporello.draw.measure import SMALL, text_width
 from leporello.draw.picture import Picture
 from leporello.draw.strokes import number
 from leporello.draw.style import STYLE
-from leporello.draw.svg import Svg, branches, framed, label, line, spot
+from leporello.draw.svg import Svg, branches, framed, label, line, notes, spot
 
 SECONDS = 14.0  # one round
 CLOSED, OPEN = 1.5, 3.5  # until when the loop stands closed, and from when the strip stands open
@@ -37,7 +38,8 @@ def animated(closed: Picture, opened: Picture) -> Svg:
     parts += [_column(strip, column) for column in range(opened.columns)]
     parts += _gradients(strip)
     style = STYLE + "\n".join(["", *rules, _still()])
-    return framed(opened, parts, extent(strip, labels(strip)), style)
+    below, page = notes(strip, extent(strip, labels(strip)))
+    return framed(opened, [*parts, *below], page, style)
 
 
 def _middle(opened: Picture) -> int:
@@ -48,14 +50,14 @@ def _middle(opened: Picture) -> int:
 
 def _loop_within(closed: Picture, strip: Layout, middle: int) -> list[str]:
     """The closed picture, drawn where the middle column of the open one stands."""
-    time = next((spot.name.time for spot in strip.picture.spots if spot.column == middle), "t")
-    sized = tuple(replace(own, name=replace(own.name, time=time or "t")) for own in closed.spots)
+    time = max((spot.name.time for spot in strip.picture.spots), key=lambda time: text_width(time, SMALL))
+    sized = tuple(replace(own, name=replace(own.name, time=time)) for own in closed.spots)  # as large as they will be
     found = layout(replace(closed, spots=sized))
     dx, dy = strip.columns[middle] - found.columns[0], strip.rows[0] - found.rows[0]
     names = {own.id: own.name for own in closed.spots}
     bare = {id: replace(placed, spot=replace(placed.spot, name=names[id])) for id, placed in found.placed.items()}
     shown = replace(found, placed=bare)
-    inner = [line(routed, shown) for routed in found.routed] + branches(found)
+    inner = [line(routed, shown) for routed in found.routed] + branches(found.routed)
     inner += [spot(placed, closed) for placed in bare.values()] + [label(one) for one in labels(found)]
     return [f'<g transform="translate({number(dx)} {number(dy)})">', *inner, "</g>"]
 
@@ -63,7 +65,7 @@ def _loop_within(closed: Picture, strip: Layout, middle: int) -> list[str]:
 def _column(strip: Layout, column: int) -> str:
     """A step with its own lines and labels; its values glow when their turn comes."""
     own = [routed for routed in strip.routed if _columns(strip, routed) == (column, column)]
-    inner = [line(routed, strip) for routed in own if routed.line.kind == "forward"]
+    inner = [line(routed, strip) for routed in own if routed.line.kind == "forward"] + branches(own)
     named = {id(routed) for routed in own}
     inner += [label(one) for one in labels(strip) if id(one.routed) in named]
     for placed in strip.placed.values():
@@ -92,7 +94,8 @@ def _between(strip: Layout) -> list[str]:
         routed for routed in strip.routed if routed.line.kind == "forward" and len(set(_columns(strip, routed))) == 2
     ]
     named = {id(routed) for routed in own}
-    inner = [line(routed, strip) for routed in own] + [label(one) for one in labels(strip) if id(one.routed) in named]
+    inner = [line(routed, strip) for routed in own] + branches(own)
+    inner += [label(one) for one in labels(strip) if id(one.routed) in named]
     return [f'<g class="between">{"".join(inner)}</g>']
 
 
@@ -114,10 +117,10 @@ def _slide(strip: Layout, column: int, middle: int) -> str:
     """A column comes out of the middle one, and goes back."""
     away = f"transform: translateX({number(strip.columns[middle] - strip.columns[column])}px)"
     return (
-        f"  @keyframes slide{column} {{ 0%, {_share(CLOSED)} {{ {away}; opacity: 0 }} "
+        f"  @keyframes &slide{column} {{ 0%, {_share(CLOSED)} {{ {away}; opacity: 0 }} "
         f"{_share(CLOSED + 0.5)}, {_share(FOLDED - 0.4)} {{ opacity: 1 }} "
         f"{_share(OPEN)}, {_share(FOLDING)} {{ transform: none }} {_share(FOLDED)}, 100% {{ {away}; opacity: 0 }} }}\n"
-        f"  .c{column} {{ animation: slide{column} {number(SECONDS)}s ease-in-out infinite; }}"
+        f"  #& .c{column} {{ animation: &slide{column} {number(SECONDS)}s ease-in-out infinite; }}"
     )
 
 
@@ -129,31 +132,31 @@ def _fade(name: str, *, visible: bool) -> str:
             f"{_share(FOLDED)}, 100% {{ opacity: 1 }}"
         )
         return (
-            f"  .loop {{ opacity: 0; animation: {name} {number(SECONDS)}s infinite; }}\n"
-            f"  @keyframes {name} {{ {frames} }}"
+            f"  #& .loop {{ opacity: 0; animation: &{name} {number(SECONDS)}s infinite; }}\n"
+            f"  @keyframes &{name} {{ {frames} }}"
         )
     frames = (
         f"0%, {_share(OPEN - 0.3)} {{ opacity: 0 }} {_share(OPEN + 0.3)}, {_share(FOLDING - 0.3)} {{ opacity: 1 }} "
         f"{_share(FOLDING)}, 100% {{ opacity: 0 }}"
     )
-    return f"  .between {{ animation: {name} {number(SECONDS)}s infinite; }}\n  @keyframes {name} {{ {frames} }}"
+    return f"  #& .between {{ animation: &{name} {number(SECONDS)}s infinite; }}\n  @keyframes &{name} {{ {frames} }}"
 
 
 def _glow() -> str:
     """A value lights up when it is computed; it also grows thick, for those who see no colours."""
     return (
-        "  @keyframes glow { 0%, 5%, 100% { fill-opacity: 1; stroke-width: 1.3 } "
+        "  @keyframes &glow { 0%, 5%, 100% { fill-opacity: 1; stroke-width: 1.3 } "
         "1.5%, 3% { fill: #f5b942; stroke-width: 4 } }\n"
-        f"  .glow {{ animation: glow {number(SECONDS)}s infinite; }}"
+        f"  #& .glow {{ animation: &glow {number(SECONDS)}s infinite; }}"
     )
 
 
 def _appear() -> str:
     return (
-        "  @keyframes back { 0% { opacity: 0 } 1.5%, 8% { opacity: 1 } 11%, 100% { opacity: 0 } }\n"
-        f"  .back {{ animation: back {number(SECONDS)}s infinite backwards; }}"
+        "  @keyframes &back { 0% { opacity: 0 } 1.5%, 8% { opacity: 1 } 11%, 100% { opacity: 0 } }\n"
+        f"  #& .back {{ animation: &back {number(SECONDS)}s infinite backwards; }}"
     )
 
 
 def _still() -> str:
-    return "  @media (prefers-reduced-motion: reduce) { * { animation: none !important; } }\n"
+    return "  @media (prefers-reduced-motion: reduce) { #& * { animation: none !important; } }\n"

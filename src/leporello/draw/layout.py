@@ -118,9 +118,20 @@ def _labelled(picture: Picture, step: Step) -> set[int]:
 def _columns(picture: Picture, step: Step, passages: Passages) -> tuple[list[float], float]:
     """x of each column's middle line, and the width of all."""
     pitch = step.right - step.left + passages.gap
-    first = MARGIN - step.left
+    first = MARGIN - _sides(picture, step, 0)[0]
     columns = [first + pitch * column for column in range(picture.columns)]
-    return columns, columns[-1] + step.right + passages.right + MARGIN
+    return columns, columns[-1] + _sides(picture, step, picture.columns - 1)[1] + passages.right + MARGIN
+
+
+def _sides(picture: Picture, step: Step, column: int) -> tuple[float, float]:
+    """How far a column reaches to the left and to the right; one that only hints at a step may be narrower."""
+    own = {spot.id: spot.place for spot in picture.spots if spot.column == column}
+    if not own or any(line.source in own and line.target in own for line in picture.lines):
+        return step.left, step.right
+    return (
+        min(step.across[place] - step.half[place].across for place in own.values()),
+        max(step.across[place] + step.half[place].across for place in own.values()),
+    )
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,20 @@ SHAPES: Mapping[str, tuple[str, str]] = {  # what stands around a label
     "point": ("((", "))"),
 }
 ARROWS: Mapping[str, str] = {"forward": "-->", "gradient": "-.->", "cut": "-.-x"}
+# A page may be light or dark: what is filled has its own ink, what is black a border that shows on both.
 STYLES: Mapping[str, str] = {
-    "delay": "fill:#000,stroke:#000",
+    "delay": "fill:#000,stroke:#888",
     "dashed": "stroke-dasharray:4 3",
-    "parameter": "fill:#ddd",
-    "point": "fill:#000,color:#fff",
+    "parameter": "fill:#ddd,color:#000",
+    "point": "fill:#000,stroke:#888,color:#fff",
     "caption": "fill:none,stroke:none",
 }
 # The legend's tints, in its order: they differ without colour too.
-TINTS = ("fill:#f7d3b0,stroke-width:3px", "fill:#d6e6f5,stroke-width:1px", "fill:#e0e0e0,stroke-width:5px")
+TINTS = (
+    "fill:#f7d3b0,stroke-width:3px,color:#000",
+    "fill:#d6e6f5,stroke-width:1px,color:#000",
+    "fill:#e0e0e0,stroke-width:5px,color:#000",
+)
 TINTED = ("circle", "box", "operator")  # parameters stay grey, points black
 
 # Signs that stay as they are: letters, a space between words, brackets and commas, `t+1`, `(...)` and `from_x`.

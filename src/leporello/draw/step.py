@@ -6,7 +6,7 @@ across on tracks of their own. All lines of one source may share their way; thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -137,8 +137,10 @@ def _lanes(
             if other[0] != pair[0] and first < high and low < last:
                 blocked.append((lane - LANE, lane + LANE))
         ends = [across[pair[0]], across[pair[1]]]
-        free = [x for x in [*ends, *(x for span in blocked for x in span)] if not _within(x, blocked)]
-        lanes[pair] = min(free, key=lambda x: (abs(x - ends[0]) + abs(x - ends[1]), x))
+        tight = [(left + LANE / 2, right - LANE / 2) for left, right in blocked]  # rather close than with a kink
+        free = [x for x in ends if not _within(x, tight)]
+        free += [x for span in blocked for x in span if not _within(x, blocked)]
+        lanes[pair] = min(free, key=lambda x: (round(abs(x - ends[0]) + abs(x - ends[1]), 3), abs(x - ends[0]), x))
     return lanes
 
 
@@ -173,8 +175,21 @@ def _offsets_at(come: Mapping[Pair, float], half: float, *, leaves: bool) -> dic
         for pair in order
         if abs(come[pair]) <= 0.7 * half and not (leaves and abs(come[pair]) < PORT * 0.75)
     }
-    apart = all(b - a >= PORT * 0.75 for a, b in pairwise(straight[pair] for pair in order if pair in straight))
-    found = dict(straight) if apart else {}
+    found = _beside(straight, order, come, half, leaves=leaves)
+    return (
+        found if _apart(straight.values()) and _apart(found.values()) else _beside({}, order, come, half, leaves=leaves)
+    )
+
+
+def _apart(offsets: Iterable[float]) -> bool:
+    return all(b - a >= PORT * 0.75 for a, b in pairwise(sorted(offsets)))
+
+
+def _beside(
+    straight: Mapping[Pair, float], order: Sequence[Pair], come: Mapping[Pair, float], half: float, *, leaves: bool
+) -> dict[Pair, float]:
+    """Arrowheads beside those that come straight, on the side from which each comes."""
+    found = dict(straight)
     if len(order) == 1 and not leaves:
         return {order[0]: found.get(order[0], 0.0)}
     for side in (-1, 1):

@@ -6,10 +6,12 @@ Knows shapes and strokes; where things stand is the layout's business.
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from leporello.draw.labels import Box, Label, extent, labels
+from leporello.draw.labels import Anchor, Box, Label, extent, labels
 from leporello.draw.layout import Layout, Placed, Routed, layout
 from leporello.draw.measure import SIZE, text_width
 from leporello.draw.picture import Name, Picture
@@ -36,7 +38,7 @@ def svg(picture: Picture) -> Svg:
     found = layout(picture)
     parts = [_border(found, x) for x in found.borders]
     parts += [line(routed, found) for routed in found.routed]
-    parts += branches(found)
+    parts += branches(found.routed)
     parts += [spot(placed, picture) for placed in found.placed.values()]
     named = labels(found)
     parts += [label(one) for one in named]
@@ -47,16 +49,22 @@ def svg(picture: Picture) -> Svg:
 
 def framed(picture: Picture, parts: list[str], page: Box, style: str = STYLE) -> Svg:
     """A whole file around what is drawn."""
-    width, height = number(page[2] - page[0]), number(page[3] - page[1])
+    left, top, width, height = map(number, (page[0], page[1], page[2] - page[0], page[3] - page[1]))
+    title, description = clean(picture.title), clean(picture.description)
+    own = _own_name([title, description, *parts])
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{number(page[0])} {number(page[1])} {width} {height}" '
-        f'width="{width}" height="{height}" role="img" aria-labelledby="title description">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{own}" viewBox="{left} {top} {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-labelledby="{own}-title {own}-description">'
     )
-    words = [
-        f'<title id="title">{clean(picture.title)}</title>',
-        f'<desc id="description">{clean(picture.description)}</desc>',
-    ]
-    return Svg("\n".join([head, *words, f"<style>{style}</style>", *parts, "</svg>"]) + "\n")
+    words = [f'<title id="{own}-title">{title}</title>', f'<desc id="{own}-description">{description}</desc>']
+    paper = f'<rect class="paper" x="{left}" y="{top}" width="{width}" height="{height}"/>'
+    rules = f"<style>{style.replace('&', own)}</style>"
+    return Svg("\n".join([head, *words, rules, paper, *parts, "</svg>"]) + "\n")
+
+
+def _own_name(parts: list[str]) -> str:
+    """What no other picture on a page is called; the same for the same picture."""
+    return f"p{zlib.crc32(''.join(parts).encode()):08x}"
 
 
 def clean(text: str) -> str:
@@ -90,7 +98,7 @@ def spot(placed: Placed, picture: Picture) -> str:
     return told(own.tooltip, box + name_text((own.name,), placed.x, placed.y, size))
 
 
-def name_text(names: tuple[Name, ...], x: float, y: float, size: float = SIZE) -> str:
+def name_text(names: tuple[Name, ...], x: float, y: float, size: float = SIZE, anchor: Anchor = "middle") -> str:
     """Names around a point: italic, with indices below and times behind."""
     inner, low = [], False
     for index, name in enumerate(names):
@@ -100,7 +108,9 @@ def name_text(names: tuple[Name, ...], x: float, y: float, size: float = SIZE) -
             if text:
                 inner.append(_raised(kind, text, low))
                 low = kind == "below"
-    style = "" if size == SIZE else f' style="font-size: {number(size)}px"'
+    own = [] if size == SIZE else [f"font-size: {number(size)}px"]
+    own += [] if anchor == "middle" else [f"text-anchor: {anchor}"]
+    style = f' style="{"; ".join(own)}"' if own else ""
     return f'<text class="name" x="{number(x)}" y="{number(y + size * 0.32)}"{style}>{"".join(inner)}</text>'
 
 
@@ -134,10 +144,10 @@ def line(routed: Routed, found: Layout) -> str:
     return told(own.tooltip, "".join(parts))
 
 
-def branches(found: Layout) -> list[str]:
+def branches(routes: Iterable[Routed]) -> list[str]:
     """Dots where lines of one source part."""
     ways: dict[str, list[Routed]] = {}
-    for routed in found.routed:
+    for routed in routes:
         if routed.line.kind == "forward":
             ways.setdefault(routed.line.source, []).append(routed)
     dots: dict[tuple[str, str], str] = {}
@@ -151,7 +161,7 @@ def branches(found: Layout) -> list[str]:
 
 
 def label(one: Label) -> str:
-    return told(one.routed.line.tooltip, name_text(one.routed.line.names, one.x, one.y))
+    return told(one.routed.line.tooltip, name_text(one.routed.line.names, one.held, one.y, anchor=one.anchor))
 
 
 def _border(found: Layout, x: float) -> str:

@@ -130,13 +130,13 @@ class _Page:
     def _draw_label(self, text: str, index: int) -> None:
         """Into the line where it runs level and is alone, else beside it."""
         width = columns_of(text)
-        own = [cell for cell in self.cells.ways[index] if cell not in self.cells.inside][:-1]
+        *own, tip = [cell for cell in self.cells.ways[index] if cell not in self.cells.inside]
         alone = [cell for cell in own if self.lines[cell] == {index} and self.letters[cell] != "■"]
-        for run in _level(alone):
+        for run in _level([cell for cell in alone if self.letters[cell] == "─"]):
             if len(run) > width:
                 self._write(min(run)[0] + (len(run) - width) // 2, run[0][1], text)
                 return
-        for x, y in sorted(alone or own, key=lambda cell: abs(own.index(cell) - len(own) * 0.6)):
+        for x, y in [*sorted(alone or own, key=lambda cell: abs(own.index(cell) - len(own) * 0.6)), tip]:
             for start in (x - width, x + 1):
                 if all(self.letters.get((column, y), " ") == " " for column in range(start, start + width)):
                     self._write(start, y, text)

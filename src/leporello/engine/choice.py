@@ -5,13 +5,15 @@ Knows the engines' conditions; knows nothing of how they run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leporello.errors import ArgumentError, RowsMeet
+from leporello.engine.cpu.build import refuse_no_compiler
+from leporello.errors import ArgumentError, EngineRefusal, RowsMeet
 from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
-ENGINES = ("stepwise", "reference")  # the fastest first
+ENGINES = ("cpu", "stepwise", "reference")  # the fastest first
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,53 @@ class Choice:
     why: str
 
 
-def choose(asked: str, loop: Loop) -> Choice:
-    """The engine asked for, or for "auto" the fastest that can run the loop; a named one that cannot raises."""
-    if asked == "auto":
-        if loop.meets is None:
-            return Choice("stepwise", "chosen by auto: the fastest engine for this loop")
-        return Choice("reference", f"chosen by auto; not stepwise, because {loop.meets}")
+def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Choice:
+    """The engine asked for, or for "auto" the fastest that can run the loop; a named one that cannot raises.
+
+    refused   engines that have been tried already, with their reasons
+    """
     refuse_unknown(asked)
-    if asked == "stepwise" and loop.meets is not None:
+    if asked != "auto":
+        _refuse(asked, loop)
+        return Choice(asked, "asked for by name")
+    reasons = dict(refused)
+    for engine in ENGINES:
+        if engine not in reasons:
+            try:
+                _refuse(engine, loop)
+            except (EngineRefusal, RowsMeet) as refusal:
+                reasons[engine] = loop.meets or refusal.what
+                continue
+            return Choice(engine, _why(reasons))
+    raise AssertionError("the engine 'reference' runs every loop")
+
+
+def _why(reasons: Mapping[str, str]) -> str:
+    if not reasons:
+        return "chosen by auto: the fastest engine for this loop"
+    if len(set(reasons.values())) == 1:
+        return f"chosen by auto; not {' or '.join(reasons)}: {next(iter(reasons.values())).removesuffix('.')}"
+    told = [f"not {engine}: {reason.removesuffix('.')}" for engine, reason in reasons.items()]
+    return f"chosen by auto; {'; '.join(told)}"
+
+
+def _refuse(engine: str, loop: Loop) -> None:
+    """What an engine cannot run, as far as the loop alone shows it."""
+    elsewhere = next((port.device for port in loop.inputs if port.device.type != "cpu"), None)
+    if engine == "cpu" and elsewhere is not None:
+        raise EngineRefusal(
+            "the engine 'cpu' runs on the CPU alone.", came=f"tensors on {elsewhere}", tries='engine="auto"'
+        )
+    if engine != "reference" and loop.meets is not None:
         raise RowsMeet(
             "rows of the batch influence each other in this step.",
             cell=place_of(loop.signature.home) if loop.signature and loop.signature.home else loop.name,
             because=loop.meets,
-            engine=asked,
+            engine=engine,
             tries='compute over features only; or engine="reference", or "auto", which chooses it',
         )
-    return Choice(asked, "asked for by name")
+    if engine == "cpu":
+        refuse_no_compiler()
 
 
 def refuse_unknown(asked: str) -> None:

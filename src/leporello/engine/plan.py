@@ -13,6 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from leporello.engine import stepwise
+from leporello.engine.cpu.insides import with_kernels
+from leporello.engine.kernel.operators import is_pointwise
 from leporello.engine.program import Program, program
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
@@ -35,7 +37,9 @@ class Sweep:
     program: Program
 
     @staticmethod
-    def of(loop: Loop) -> Sweep:
+    def of(loop: Loop, engine: str) -> Sweep:
+        if engine == "cpu":
+            return Sweep(loop, with_kernels(program(associate(loop).split(is_pointwise))))
         return Sweep(loop, program(associate(loop).split()))
 
     def run(
@@ -61,11 +65,13 @@ class Plan:
     loop     the loop, with the rewrites of the call applied
     wanted   for each input whether its gradient is asked for
     rewrite  from the backward loop to the one that is run: the gradient method's part
+    engine   "cpu": insides are kernels; else torch's operators run them
     """
 
     loop: Loop
     wanted: tuple[bool, ...]
     rewrite: Callable[[Loop], Loop] = field(default=lambda loop: loop)
+    engine: str = "stepwise"
 
     @cached_property
     def step(self) -> Callable[..., Any]:
@@ -79,7 +85,7 @@ class Plan:
     @cached_property
     def plain(self) -> Sweep:
         """The forward sweep when no gradient is asked for: nothing is saved."""
-        return Sweep.of(self.parted)
+        return Sweep.of(self.parted, self.engine)
 
     @cached_property
     def gradient(self) -> Loop:
@@ -98,11 +104,11 @@ class Plan:
     @cached_property
     def forward(self) -> Sweep:
         """The forward sweep that keeps what the backward sweep reads."""
-        return Sweep.of(self.saved.forward)
+        return Sweep.of(self.saved.forward, self.engine)
 
     @cached_property
     def backward(self) -> Sweep:
-        return Sweep.of(self.saved.backward)
+        return Sweep.of(self.saved.backward, self.engine)
 
     def prepare(self) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
@@ -120,7 +126,7 @@ class Plan:
             if port.kind == "state":
                 name = _free(f"before.{port.name}", taken)
                 draft.outputs.append((Port("sequence", name, port.shape, port.dtype, port.device), node))
-        return Plan(draft.close(), self.wanted, self.rewrite)
+        return Plan(draft.close(), self.wanted, self.rewrite, self.engine)
 
     @cached_property
     def differentiable_gradient(self) -> Loop:
@@ -137,7 +143,7 @@ class Plan:
         loop = self.differentiable_gradient
         wanted = tuple(needs(port) for port in loop.inputs)
         if wanted not in self.again:
-            self.again[wanted] = Plan(_told_apart(loop), wanted)
+            self.again[wanted] = Plan(_told_apart(loop), wanted, engine=self.engine)
         return self.again[wanted]
 
 

@@ -30,6 +30,7 @@ class Timed:
     placed     writes of an inside that go straight to their place
     loose      its other writes, with their index among the results
     done       sequences of the window that nobody reads after it
+    kernel     what runs an inside instead of `function`, where an engine has one
     """
 
     inside: bool
@@ -41,6 +42,7 @@ class Timed:
     placed: tuple[fx.Node, ...]
     loose: tuple[tuple[int, fx.Node], ...]
     done: tuple[fx.Node, ...]
+    kernel: Any = None
 
 
 @dataclass(frozen=True, eq=False)

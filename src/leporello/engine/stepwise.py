@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from leporello.engine.program import Program, Timed
 
-WINDOW_ROWS = {"cpu": 512}  # rows an at-once stage takes together: enough for a fast product
+WINDOW_ROWS = {"cpu": 512, "kernels": 4096}  # rows an at-once stage takes together: enough for a fast product
 MANY_ROWS = 65536  # on other devices
 WINDOWS = 12  # at least so many in a long sequence on the CPU: what one needs is then a small part of the whole
 FEW_ROWS = 128  # below so many rows a window a product slows down
@@ -32,7 +32,8 @@ def run(
     device = values[0].device if values else torch.device("cpu")
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         sweep = _Sweep(program, values, length, batch, device, befores or {})
-        for start, end in _windows(length, batch, program.reverse, device.type):
+        kernels = any(timed.kernel is not None for timed in program.timed)
+        for start, end in _windows(length, batch, program.reverse, "kernels" if kernels else device.type):
             sweep.window(start, end)
         return sweep.results(), sweep.befores()
 
@@ -74,6 +75,7 @@ class _Sweep:
         self.totals: dict[fx.Node, Tensor] = {}
         self.local: dict[fx.Node, Tensor] = {}
         self.whole: dict[fx.Node, Tensor] = {}
+        self.packed: dict[Any, list[Tensor]] = {}  # matrices as kernels read them
         if program.once is not None:
             stage, function = program.once
             found = function(batch, *(self.given[node] for node in stage.reads))
@@ -83,7 +85,9 @@ class _Sweep:
         program, given = self.program, self.given
         self.local = {node: given[node][start:end] for node in program.sequences}
         for timed in program.timed:
-            if timed.inside:
+            if timed.kernel is not None:
+                self._by_kernel(timed.kernel, start, end)
+            elif timed.inside:
                 self._inside(timed, start, end)
             else:
                 self._at_once(timed, start, end)
@@ -140,6 +144,36 @@ class _Sweep:
         for _, node in timed.loose:
             column = made.pop(0)
             self._keep(node, column[::-1] if self.reverse else column, start, end)
+
+    def _by_kernel(self, inside: Any, start: int, end: int) -> None:
+        """All steps of the window by one call of a kernel."""
+        steps, batch = end - start, self.batch
+        states = [self.state[name].contiguous() for name in inside.states]
+        following = [torch.empty_like(state) for state in states]
+        fixed = [self.given[node] for node in inside.fixed]
+        if inside not in self.packed:
+            self.packed[inside] = inside.built.pack(fixed)
+        rooms = [
+            self._room(node, (batch, *node.meta["val"].shape[1:]), start, end)
+            if axis == 0
+            else self._space(node, steps, _rows_first(node, axis, batch))
+            for node, axis in inside.writes
+        ]
+        values = {
+            "state": states,
+            "read": [self._local(node, steps).movedim(axis + 1, 1).contiguous() for node, axis in inside.reads],
+            "row": [self.given[node].movedim(axis, 0).contiguous() for node, axis in inside.rows],
+            "fixed": [value.contiguous() for value in fixed],
+            "next": following,
+            "write": rooms,
+        }
+        inside.built.run(values, self.packed[inside], steps, batch)
+        self.state.update(zip(inside.states, following, strict=True))
+        for (node, axis), room in zip(inside.writes, rooms, strict=True):
+            if axis == 0:
+                self.local[node] = room
+            else:
+                self._keep(node, room.movedim(1, axis + 1), start, end)
 
     def _keep(self, node: fx.Node, value: Tensor | list[Tensor], start: int, end: int) -> None:
         """Hold a sequence for the window, and in its place of the whole if the loop gives it out."""
@@ -209,3 +243,9 @@ class _Sweep:
         """A result that is an input itself, or the same at every step."""
         value = self.given[node]
         return value if node in self.program.sequences else value.expand(self.length, *value.shape)
+
+
+def _rows_first(node: fx.Node, axis: int, batch: int) -> list[int]:
+    """A value's shape with its row axis in front."""
+    sizes = list(node.meta["val"].shape)
+    return [batch, *sizes[:axis], *sizes[axis + 1 :]]

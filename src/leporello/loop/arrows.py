@@ -13,31 +13,40 @@ from leporello.loop.strip import Strip, Writer
 def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Sequence[float]) -> Picture:
     """Add the gradient's arrows, against the others: from what is asked for back to all that it depends on.
 
-    crossing   for each step the weight of what it passes back to the step before; 0 cuts the arrow
+    crossing   for each step the weight of what it passes back to the step before; 0 cuts the arrow. What runs
+               backwards in time counts its steps from the end
     """
     writer = Writer(diagram, strip)
     roles = {vertex.key: vertex.role for vertex in diagram.vertices}
     place = {spot.id: spot for spot in picture.spots}
     follow = _reached(picture)
-    added = []
+    weights = {False: _ahead(writer, crossing), True: _back(writer, crossing)}
+    added, followed = [], []
     for line in picture.lines:
         source, target = place[line.source], place[line.target]
         if roles[source.place] in ("input", "target") or line.target not in follow:
             continue
-        cut = source.column != target.column and _is_cut(writer, source.column, target.column, crossing)
+        ends = sorted((source.column, target.column))
+        passed = weights[source.column > target.column]
+        cut = any(passed[index] == 0 for index in range(ends[0] + 1, ends[1] + 1))
         added.append(Line(line.target, line.source, kind="cut" if cut else "gradient"))
-    borders = tuple(
-        index
-        for index, column in enumerate(writer.columns)
-        if column.step is not None and not crossing[column.step - 1] and index > 0
-    )
-    return replace(picture, lines=(*picture.lines, *added), borders=borders)
+        followed += [] if cut else [ends]
+    ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
+    borders = {index for way in ways for index, weight in weights[way].items() if not weight}
+    free = {index for index in borders if not any(first < index <= last for first, last in followed)}
+    return replace(picture, lines=(*picture.lines, *added), borders=tuple(sorted(free)))
 
 
-def _is_cut(writer: Writer, source: int, target: int, crossing: Sequence[float]) -> bool:
-    """Whether the gradient of an arrow meets a weight of zero on its way back from the step that reads."""
-    steps = [writer.columns[index].step for index in range(target, source, 1 if source > target else -1)]
-    return any(step is not None and not crossing[step - 1] for step in steps)
+def _ahead(writer: Writer, crossing: Sequence[float]) -> dict[int, float]:
+    """By column the weight in front of it; 1 where no step is drawn."""
+    steps = {index: column.step for index, column in enumerate(writer.columns) if index > 0}
+    return {index: 1.0 if step is None else crossing[step - 1] for index, step in steps.items()}
+
+
+def _back(writer: Writer, crossing: Sequence[float]) -> dict[int, float]:
+    """The same where time runs backwards: steps count from the end, and a step passes on to the column behind it."""
+    steps = {index + 1: column.step for index, column in enumerate(writer.columns[:-1])}
+    return {index: 1.0 if step is None else crossing[-step] for index, step in steps.items()}
 
 
 def _reached(picture: Picture) -> set[str]:

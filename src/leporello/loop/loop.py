@@ -5,7 +5,7 @@ Knows its graph, what goes in and what comes out; knows nothing of cells, engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,9 +102,12 @@ class Loop(Drawn):
             home = getattr(home, part, None)  # None for what a call adds, such as the initial state
         return home if isinstance(home, Tensor) else None
 
-    def split(self) -> Split:
-        """Part it into stages: what must run step by step, and what can run on all steps at once."""
-        return split(self)
+    def split(self, drawn_in: Callable[[fx.Node], bool] | None = None) -> Split:
+        """Part it into stages: what must run step by step, and what can run on all steps at once.
+
+        drawn_in   operators that may run step by step though they need not, where nothing else reads them
+        """
+        return split(self, drawn_in)
 
     def unfold(self, steps: int) -> Unfolding:
         """The acyclic graph of so many steps: a copy of each operator per step, every parameter once."""

@@ -38,7 +38,6 @@ SYMBOLS = {
     "mul": "·",
     "add": "+",
     "sub": "−",
-    "rsub": "1−",
     "div": "/",
     "neg": "−",
     "sigmoid": "σ",
@@ -48,7 +47,7 @@ SYMBOLS = {
     "clone": "=",
     "stop": "stop",
 }
-PASSED = {"split", "split_with_sizes", "chunk", "unbind", "clone", "alias", "detach", "_to_copy"}
+PASSED = {"split", "unsafe_split", "split_with_sizes", "chunk", "unbind", "clone", "alias", "detach", "_to_copy"}
 
 
 def operators(loop: Loop) -> Diagram:
@@ -117,8 +116,7 @@ class _Operators:
             self._edge(key + ".product", key, inside)
             self._edge(self.seen(added), key, inside)
             return key
-        symbol = SYMBOLS.get(spelling(node), spelling(node).strip("_").replace("_", " "))
-        self.vertices[key] = Vertex(key, Name(symbol), shape="operator", stepwise=inside, tooltip=told)
+        self.vertices[key] = Vertex(key, Name(_symbol(node)), shape="operator", stepwise=inside, tooltip=told)
         for source in reads:
             self._edge(self.seen(source), key, inside)
         return key
@@ -218,3 +216,10 @@ class _Operators:
             if not more:
                 return frozenset(found)
             found |= more
+
+
+def _symbol(node: fx.Node) -> str:
+    """How an operator is written: `1 - z` with its number."""
+    if spelling(node) == "rsub" and isinstance(node.args[1], (int, float)):
+        return f"{node.args[1]:g}−"
+    return SYMBOLS.get(spelling(node), spelling(node).strip("_").replace("_", " "))

@@ -6,6 +6,7 @@ everything else runs on all steps at once, as late as it can, with length x batc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -27,13 +28,18 @@ Classes = dict[fx.Node, Class]
 Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have even numbers
 
 
-def split(loop: Loop) -> Split:
-    """Part a loop into stages: what runs step by step, and what runs on all steps at once."""
+def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Split:
+    """Part a loop into stages: what runs step by step, and what runs on all steps at once.
+
+    drawn_in   operators that may run inside though they need not, where only that inside reads them: what costs an
+               inside nothing saves a pass over memory
+    """
     loop = _one_result_each(part(loop))
     kinds = classes(loop)
     _refuse_joined(kinds)
     order = ordered(loop, kinds)
-    return Split(loop=loop, stages=_stages(loop, kinds, order, _placed(loop, kinds, order)), classes=kinds)
+    place = _placed(loop, kinds, order, drawn_in or (lambda node: False))
+    return Split(loop=loop, stages=_stages(loop, kinds, order, place), classes=kinds)
 
 
 def _refuse_joined(kinds: Classes) -> None:
@@ -72,8 +78,9 @@ def _asked(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
     return (*arguments(node)[:-1], [index in wanted for index in range(len(arguments(node)[-1]))])
 
 
-def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:
+def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Callable[[fx.Node], bool]) -> Places:
     """The stage of each varying value: insides in their order, the rest at once and as late as can be."""
+    results = set(loop.results)
     insides = [component for component in order if len(component) > 1]
     place = {node: 2 * index + 1 for index, component in enumerate(insides) for node in component}
     leaving: dict[fx.Node, list[fx.Node]] = {}
@@ -82,6 +89,11 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]]) -> Places:
     for component in reversed(order):
         node = component[0]
         if node not in place:
+            users = {place.get(user) for user in [*node.users, *leaving.get(node, ())]}
+            only = users.pop() if len(users) == 1 else None
+            if only is not None and only % 2 and node not in results and node not in leaving and drawn_in(node):
+                place[node] = only
+                continue
             limits = [place[user] // 2 * 2 for user in [*node.users, *leaving.get(node, ())] if user in place]
             place[node] = min(limits, default=2 * len(insides))
     for node in loop.nodes:  # one of several results is found where its operator is

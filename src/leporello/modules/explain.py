@@ -6,7 +6,7 @@ Knows plans and splits; knows nothing of how they run.
 from __future__ import annotations
 
 from leporello.engine.choice import Choice
-from leporello.engine.plan import Plan
+from leporello.engine.plan import Plan, Sweep
 from leporello.gradient.method import Method
 from leporello.loop.stages import Split, Stage
 from leporello.loop.text import value_text
@@ -33,10 +33,10 @@ def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch
     if choice.engine == "reference":
         lines.append("         the whole step, one after another, with torch's own autograd")
         return "\n".join(lines) + "\n"
-    split = plan.forward.program.split if trains else plan.plain.program.split
-    lines += ["forward", *_stages(split, length * batch, batch)]
+    forward = plan.forward if trains else plan.plain
+    lines += ["forward", *_stages(forward.program.split, length * batch, batch), *_sources(forward)]
     if trains:
-        lines += ["backward", *_stages(plan.backward.program.split, length * batch, batch)]
+        lines += ["backward", *_stages(plan.backward.program.split, length * batch, batch), *_sources(plan.backward)]
         lines += _saved(plan, length, batch)
     else:
         lines.append("saved    nothing: no gradient is asked for")
@@ -55,6 +55,12 @@ def _stages(split: Split, rows: int, batch: int) -> list[str]:
         if shifts:
             lines.append(f"  {'':<18} shifted by one step: {', '.join(shifts)}")
     return lines
+
+
+def _sources(sweep: Sweep) -> list[str]:
+    """Where the C of the insides can be read."""
+    kernels = [timed.kernel for timed in sweep.program.timed if timed.kernel is not None]
+    return [f"  {'generated C':<18} {kernel.built.source}" for kernel in kernels]
 
 
 def _rows(stage: Stage, rows: int, batch: int) -> str:

@@ -55,8 +55,7 @@ class Planner:
         full = (key, batch, _asked(call), needs, gradient, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
-            plan = Plan(loop, _wanted(loop, call, needs), gradient.backward)
-            _keep(self.plans, full, (plan, _prepared(plan, choose(engine, loop), engine, cell)))
+            _keep(self.plans, full, _prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
         return self.plans[full]
 
     @alone
@@ -104,18 +103,25 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
         return trace(cell, first, call.state, rows=rows)
 
 
-def _prepared(plan: Plan, choice: Choice, asked: str, cell: nn.Module) -> Choice:
-    """The choice, once it has shown that it can run the loop both ways; where it cannot, auto chooses anew."""
-    if choice.engine == "reference":
-        return choice
-    try:
-        plan.prepare()
-    except EngineRefusal as refusal:
-        if asked != "auto":
-            refusal.place(cell=place_of(cell))
-            raise
-        return Choice("reference", f"chosen by auto; not {choice.engine}: {refusal.what}")
-    return choice
+def _prepared(
+    loop: Loop, wanted: tuple[bool, ...], gradient: Method, asked: str, cell: nn.Module
+) -> tuple[Plan, Choice]:
+    """A plan, once its engine has shown that it can run the loop both ways; where it cannot, auto tries the next."""
+    refused: list[tuple[str, str]] = []
+    while True:
+        choice = choose(asked, loop, refused)
+        plan = Plan(loop, wanted, gradient.backward, choice.engine)
+        if choice.engine == "reference":
+            return plan, choice
+        try:
+            plan.prepare()
+        except EngineRefusal as refusal:
+            if asked != "auto":
+                refusal.place(cell=place_of(cell))
+                raise
+            refused.append((choice.engine, refusal.what))
+        else:
+            return plan, choice
 
 
 def _asked(call: Call) -> Hashable:

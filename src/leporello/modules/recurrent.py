@@ -35,7 +35,7 @@ class Recurrent(nn.Module):
 
     cell         an lp.Cell, or any module or function (x, state) -> (output, next state)
     gradient     how gradients are computed: lp.Full(), or lp.Truncated(35) within windows
-    engine       "auto", "stepwise" or "reference"; explain() says what auto chose
+    engine       "auto", "cpu", "stepwise" or "reference"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
 
     >>> net = Recurrent(torch.nn.RNNCell(3, 4).forward)   # doctest: +SKIP

@@ -1,0 +1,152 @@
+/* What every kernel begins with: functions that the compiler can vectorise. REAL is defined in front of it. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+typedef void (*products)(long, long, long, const REAL *, long, const REAL *, REAL *, long);
+
+/* within 4 units in the last place; infinities and NaN are kept */
+
+INLINE float power_of_two_f(int32_t n) { /* 2^n for -126 <= n <= 127 */
+    int32_t bits = (n + 127) << 23;
+    float found;
+    memcpy(&found, &bits, 4);
+    return found;
+}
+INLINE double power_of_two_d(int64_t n) {
+    int64_t bits = (n + 1023) << 52;
+    double found;
+    memcpy(&found, &bits, 8);
+    return found;
+}
+
+INLINE float series_f(float r) { /* (exp(r) - 1), |r| <= log(2) / 2 */
+    float s = 1.0f / 5040;
+    s = s * r + 1.0f / 720;
+    s = s * r + 1.0f / 120;
+    s = s * r + 1.0f / 24;
+    s = s * r + 1.0f / 6;
+    s = s * r + 0.5f;
+    return s * r * r + r;
+}
+INLINE double series_d(double r) {
+    double s = 1.0 / 6227020800.0;
+    s = s * r + 1.0 / 479001600.0;
+    s = s * r + 1.0 / 39916800.0;
+    s = s * r + 1.0 / 3628800.0;
+    s = s * r + 1.0 / 362880.0;
+    s = s * r + 1.0 / 40320.0;
+    s = s * r + 1.0 / 5040.0;
+    s = s * r + 1.0 / 720.0;
+    s = s * r + 1.0 / 120.0;
+    s = s * r + 1.0 / 24.0;
+    s = s * r + 1.0 / 6.0;
+    s = s * r + 0.5;
+    return s * r * r + r;
+}
+
+INLINE float exp_f(float x) {
+    float y = x > 89.0f ? 89.0f : x < -104.5f ? -104.5f : x == x ? x : 0.0f;
+    float n = __builtin_rintf(y * 1.44269504f);
+    float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+    int32_t whole = (int32_t)n, half = whole / 2;
+    float found = (series_f(r) + 1.0f) * power_of_two_f(half) * power_of_two_f(whole - half);
+    return x == x ? found : x;
+}
+INLINE double exp_d(double x) {
+    double y = x > 710.0 ? 710.0 : x < -746.0 ? -746.0 : x == x ? x : 0.0;
+    double n = __builtin_rint(y * 1.4426950408889634);
+    double r = (y - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
+    int64_t whole = (int64_t)n, half = whole / 2;
+    double found = (series_d(r) + 1.0) * power_of_two_d(half) * power_of_two_d(whole - half);
+    return x == x ? found : x;
+}
+
+INLINE float expm1_f(float x) { /* for 0 <= x <= 44 */
+    float n = __builtin_rintf(x * 1.44269504f);
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float scale = power_of_two_f((int32_t)n);
+    return series_f(r) * scale + (scale - 1.0f);
+}
+INLINE double expm1_d(double x) {
+    double n = __builtin_rint(x * 1.4426950408889634);
+    double r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
+    double scale = power_of_two_d((int64_t)n);
+    return series_d(r) * scale + (scale - 1.0);
+}
+
+INLINE float tanh_f(float x) {
+    float size = __builtin_fabsf(x), y = size < 10.0f ? size : 10.0f;
+    float e = expm1_f(2.0f * y);
+    float found = __builtin_copysignf(e / (e + 2.0f), x);
+    return x == x ? found : x;
+}
+INLINE double tanh_d(double x) {
+    double size = __builtin_fabs(x), y = size < 20.0 ? size : 20.0;
+    double e = expm1_d(2.0 * y);
+    double found = __builtin_copysign(e / (e + 2.0), x);
+    return x == x ? found : x;
+}
+
+INLINE float sigmoid_f(float x) {
+    float z = exp_f(-__builtin_fabsf(x)), s = 1.0f / (1.0f + z);
+    return x >= 0.0f ? s : z * s;
+}
+INLINE double sigmoid_d(double x) {
+    double z = exp_d(-__builtin_fabs(x)), s = 1.0 / (1.0 + z);
+    return x >= 0.0 ? s : z * s;
+}
+
+INLINE double log_d(double x) {
+    double y = x < 2.2250738585072014e-308 ? x * 18014398509481984.0 : x;
+    int64_t bits;
+    memcpy(&bits, &y, 8);
+    int64_t whole = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
+    bits -= whole << 52;
+    double m;
+    memcpy(&m, &bits, 8);
+    double f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    double r = z * (6.666666666666735130e-01 + z * (3.999999999940941908e-01 + z * (2.857142874366239149e-01 +
+               z * (2.222219843214978396e-01 + z * (1.818357216161805012e-01 + z * (1.531383769920937332e-01 +
+               z * 1.479819860511658591e-01))))));
+    double n = (double)(whole - (x < 2.2250738585072014e-308 ? 54 : 0)), h = 0.5 * f * f;
+    double found = n * 6.93147180369123816490e-01 - ((h - (s * (h + r) + n * 1.90821492927058770002e-10)) - f);
+    found = x == 0.0 ? -__builtin_inf() : x < 0.0 ? __builtin_nan("") : found;
+    return x == x && x < __builtin_inf() ? found : x;
+}
+INLINE float log_f(float x) {
+    float y = x < 1.17549435e-38f ? x * 33554432.0f : x;
+    int32_t bits;
+    memcpy(&bits, &y, 4);
+    int32_t whole = (bits - 0x3f3504f3) >> 23;
+    bits -= whole << 23;
+    float m;
+    memcpy(&m, &bits, 4);
+    float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
+    float r = z * (0.66666662693f + z * (0.40000972152f + z * (0.28498786688f + z * 0.24279078841f)));
+    float n = (float)(whole - (x < 1.17549435e-38f ? 25 : 0)), h = 0.5f * f * f;
+    float found = n * 6.9313812256e-01f - ((h - (s * (h + r) + n * 9.0580006145e-06f)) - f);
+    found = x == 0.0f ? -__builtin_inff() : x < 0.0f ? __builtin_nanf("") : found;
+    return x == x && x < __builtin_inff() ? found : x;
+}
+
+INLINE float log1p_f(float x) {
+    float u = 1.0f + x, lost = x - (u - 1.0f);
+    float found = log_f(u) + lost / u;
+    return u > 0.0f && u < __builtin_inff() ? (__builtin_fabsf(x) < 1e-7f ? x : found) : log_f(u);
+}
+INLINE double log1p_d(double x) {
+    double u = 1.0 + x, lost = x - (u - 1.0);
+    double found = log_d(u) + lost / u;
+    return u > 0.0 && u < __builtin_inf() ? (__builtin_fabs(x) < 1e-16 ? x : found) : log_d(u);
+}
+
+#define BOTH(name, f, d)                     \
+    INLINE float name##_f(float x) { f }     \
+    INLINE double name##_d(double x) { d }
+BOTH(relu, return x <= 0 ? 0 : x;, return x <= 0 ? 0 : x;)
+BOTH(sign, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;)
+#define minimum_(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define maximum_(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))

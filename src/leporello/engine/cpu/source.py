@@ -1,0 +1,351 @@
+"""From the description of a kernel to C: readable, with the user's names, the same text for the same kernel.
+
+Each thread takes its rows through the whole sequence. Sizes of features are constants; length, batch and rows are not.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import torch
+
+from leporello.engine.cpu.spelling import GATHERED, SPELLING, TYPES, number
+from leporello.engine.kernel.description import (
+    Apply,
+    Block,
+    Buffer,
+    Constant,
+    Expression,
+    Fetch,
+    Kernel,
+    Load,
+    Place,
+    Pointwise,
+    Product,
+    Reduction,
+)
+from leporello.errors import EngineRefusal
+
+PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers, then the packed matrices
+TOGETHER = 24  # rows that one thread takes through a step together, at most
+
+
+def source_of(kernel: Kernel, wide_bytes: int) -> str:
+    """The whole text of a kernel."""
+    return _Writer(kernel, wide_bytes).text()
+
+
+def part(name: str) -> str:
+    """One of the texts that lie beside this file."""
+    return resources.files("leporello.engine.cpu").joinpath(name).read_text(encoding="utf-8")
+
+
+def runtime_text(wide_bytes: int) -> str:
+    """What all kernels share: products of both types of numbers, and the threads."""
+    lines = []
+    for real, letter, size in (("float", "f", 4), ("double", "d", 8)):
+        lines += [f"#define REAL {real}", f"#define WIDE {wide_bytes // size}", f"#define NAME(name) name##_{letter}"]
+        lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c")]
+        lines += [f"#undef {name}" for name in ("REAL", "WIDE", "NAME", "ROWS")]
+    return "\n".join([*lines, part("threads.c")])
+
+
+def tile_rows(wide_bytes: int) -> int:
+    """Rows of a tile: as many as two vectors each leave room for in the registers."""
+    return 12 if wide_bytes == 64 else 6
+
+
+class _Writer:
+    """Lines while they are written."""
+
+    def __init__(self, kernel: Kernel, wide_bytes: int) -> None:
+        self.kernel = kernel
+        self.real = TYPES[kernel.dtype]
+        self.wide = wide_bytes // kernel.dtype.itemsize
+        self.lines: list[str] = []
+        self.names: dict[Buffer, str] = {}
+        self._name_all()
+
+    def _name_all(self) -> None:
+        taken: set[str] = set()
+        for own in self.kernel.buffers.values():
+            for buffer in own:
+                ending = {"next": "_next", "write": "_out", "state": "_state"}.get(buffer.place, "")
+                wish = (
+                    "v_"
+                    + "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in buffer.name)
+                    + ending
+                )
+                name, count = wish, 1
+                while name in taken:
+                    name, count = f"{wish}_{count}", count + 1
+                taken.add(name)
+                self.names[buffer] = name
+
+    def stride(self, buffer: Buffer) -> int:
+        """Elements from row to row: whole panels behind the last value, where the step's own memory is meant."""
+        if buffer.place not in ("scratch", "state", "next"):
+            return buffer.count
+        panel = 2 * self.wide
+        return -(-buffer.count // panel) * panel + panel
+
+    def text(self) -> str:
+        kernel = self.kernel
+        self.say(f"/* {kernel.name}: one inside, {'backwards' if kernel.reverse else 'forwards'} in time.")
+        for place in ("state", "read", "row", "fixed", "write"):
+            for buffer in kernel.buffers[place]:
+                kind = str(buffer.dtype).removeprefix("torch.")
+                self.say(f"   {place:<6} {_spelt(buffer.name)} {list(buffer.sizes)} {kind}")
+        self.say("*/")
+        self.say(f"#define REAL {self.real}")
+        self.say(f"#define TOGETHER {TOGETHER}")
+        self.lines.append(part("functions.c"))
+        self.say(f"const long scratch_bytes = {sum(map(self._bytes, self._own())) + 64};")
+        self.say("")
+        self._runner()
+        return "\n".join(self.lines) + "\n"
+
+    def say(self, line: str, depth: int = 0) -> None:
+        self.lines.append("    " * depth + line)
+
+    def _own(self) -> list[Buffer]:
+        """The step's own memory."""
+        buffers = self.kernel.buffers
+        return [*buffers["state"], *buffers["next"], *buffers["scratch"]]
+
+    def _bytes(self, buffer: Buffer) -> int:
+        return -(-TOGETHER * self.stride(buffer) * buffer.dtype.itemsize // 64) * 64
+
+    def _runner(self) -> None:
+        kernel = self.kernel
+        self.say("void run(void **given, long first, long last, long steps, long batch, char *scratch) {")
+        self.say("scratch = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);", 1)
+        slots = self._slots()
+        if kernel.matrices:
+            self.say(f"const products product = (products)given[{max(slots.values()) + 1}];", 1)
+        for buffer in self._own():
+            both = buffer.place in ("state", "next")  # these change places after every step
+            name = f"{self.names[buffer]}_memory" if both else f"restrict {self.names[buffer]}"
+            self.say(f"{TYPES[buffer.dtype]} *{name} = (void *)scratch; scratch += {self._bytes(buffer)};", 1)
+        self.say("long blocks = (last - first + TOGETHER - 1) / TOGETHER, done = first;", 1)
+        self.say("for (long block = 0; block < blocks; block++) {", 1)
+        self.say("const long at = done, rows = (last - done + blocks - block - 1) / (blocks - block);", 2)
+        self.say("done += rows;", 2)
+        for buffer in kernel.buffers["state"]:
+            begin = f"((const {TYPES[buffer.dtype]} *)given[{slots['state', buffer.slot]}])"
+            self._copy(buffer, begin, f"{self.names[buffer]}_memory", into=True)
+        self.say("for (long count = 0; count < steps; count++) {", 2)
+        self.say(f"const long time = {'steps - 1 - count' if kernel.reverse else 'count'};", 3)
+        for state, following in zip(kernel.buffers["state"], kernel.buffers["next"], strict=True):
+            kind, a, b = TYPES[state.dtype], self.names[state], self.names[following]
+            self.say(f"{kind} *restrict {a} = count % 2 ? {b}_memory : {a}_memory;", 3)
+            self.say(f"{kind} *restrict {b} = count % 2 ? {a}_memory : {b}_memory;", 3)
+        for place in ("read", "row", "fixed", "write"):
+            for buffer in kernel.buffers[place]:
+                self._point(buffer, slots[place, buffer.slot])
+        for block in kernel.blocks:
+            self._block(block)
+        self.say("}", 2)
+        for buffer, following in zip(kernel.buffers["state"], kernel.buffers["next"], strict=True):
+            last = f"(steps % 2 ? {self.names[following]}_memory : {self.names[buffer]}_memory)"
+            self._copy(buffer, f"(({TYPES[buffer.dtype]} *)given[{slots['next', buffer.slot]}])", last, into=False)
+        self.say("}", 1)
+        self.say("}")
+
+    def _slots(self) -> dict[tuple[str, int], int]:
+        found, count = {}, 0
+        for place in PLACES:
+            for buffer in self.kernel.buffers[place]:
+                found[place, buffer.slot] = count
+                count += 1
+        for index in range(len(self.kernel.matrices)):
+            found["packed", index] = count + index
+        return found
+
+    def _copy(self, buffer: Buffer, memory: str, own: str, *, into: bool) -> None:
+        own = f"{own} + row * {self.stride(buffer)}"
+        there = f"{memory} + (at + row) * {buffer.count}"
+        size = buffer.count * buffer.dtype.itemsize
+        to, source = (own, there) if into else (there, own)
+        self.say(f"for (long row = 0; row < rows; row++) memcpy({to}, {source}, {size});", 2)
+
+    def _point(self, buffer: Buffer, slot: int) -> None:
+        kind = TYPES[buffer.dtype]
+        constant = "" if buffer.place == "write" else "const "
+        offset = {
+            "read": f" + (time * batch + at) * {buffer.count}",
+            "write": f" + (time * batch + at) * {buffer.count}",
+            "row": f" + at * {buffer.count}",
+        }.get(buffer.place, "")
+        self.say(f"{constant}{kind} *restrict {self.names[buffer]} = ({constant}{kind} *)given[{slot}]{offset};", 3)
+
+    # ---- blocks
+
+    def _block(self, block: Block) -> None:
+        if isinstance(block, Product):
+            self._product(block)
+        else:
+            self.say("for (long row = 0; row < rows; row++) {", 3)
+            if isinstance(block, Pointwise):
+                self._pointwise(block)
+            else:
+                self._reduction(block)
+            self.say("}", 3)
+
+    def _product(self, block: Product) -> None:
+        slot = self._slots()["packed", block.matrix]
+        panel = 2 * self.wide
+        size = block.inner * (-(-block.outer // panel) * panel)
+        left, out = self.names[block.left], self.names[block.out]
+        heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
+        head = "0" if block.heads == 1 else "head"
+        self.say(
+            f"{heads}product(rows, {block.inner}, {block.outer}, {left} + {block.offset} + {head} * {block.inner}, "
+            f"{self.stride(block.left)}, (const REAL *)given[{slot}] + {head} * {size}, "
+            f"{out} + {head} * {block.outer}, {self.stride(block.out)});",
+            3,
+        )
+
+    def _pointwise(self, block: Pointwise) -> None:
+        depth = self._loops(block.sizes, "i", 4)
+        body = _Body(self)
+        for store in block.stores:
+            value = body.value(store.value)
+            kind = TYPES[store.buffer.dtype]
+            name = body.kept(value, kind)
+            body.lines.append(f"{self._place(store.buffer, str(store.index))} = {name};")
+            body.known[store.buffer, store.index] = name
+        for text in body.lines:
+            self.say(text, depth)
+        self._close(depth, 4)
+
+    def _reduction(self, block: Reduction) -> None:
+        depth = self._loops(block.sizes, "i", 4)
+        kind = TYPES[block.buffer.dtype]
+        body = _Body(self)
+        value = body.value(block.value)
+        found = "sum"
+        if block.operator in GATHERED:
+            begin, going = GATHERED[block.operator]
+            self.say(f"{kind} sum = {begin};", depth)
+            inner = self._loops(block.over, "k", depth, simd="sum" if block.operator == "sum" else "")
+            for text in body.lines:
+                self.say(text, inner)
+            self.say(f"const {kind} value = {value};", inner)
+            self.say(f"sum = {going};", inner)
+        else:  # the first place of the largest or smallest; a NaN counts as such
+            if len(block.over) != 1:
+                raise EngineRefusal(f"the operator {block.operator} over several axes.")
+            sign = ">" if block.operator == "argmax" else "<"
+            self.say(f"{self.real} best = 0; int64_t sum = -1;", depth)
+            inner = self._loops(block.over, "k", depth)
+            for text in body.lines:
+                self.say(text, inner)
+            k = "k0" if block.over[0] > 1 else "0"
+            self.say(f"const {self.real} value = {value};", inner)
+            better = f"value {sign} best || value != value"
+            self.say(f"if (sum < 0 || (best == best && ({better}))) {{ best = value; sum = {k}; }}", inner)
+        self._close(inner, depth)
+        self.say(f"{self._place(block.buffer, str(block.index))} = {found};", depth)
+        self._close(depth, 4)
+
+    def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "") -> int:
+        real = [(number_, size) for number_, size in enumerate(sizes) if size != 1]
+        for place, (number_, size) in enumerate(real):
+            if place == len(real) - 1:
+                pragma = f"#pragma omp simd reduction(+:{simd})" if simd else "#pragma GCC ivdep"
+                if simd or letter == "i":
+                    self.say(pragma, depth)
+            self.say(f"for (long {letter}{number_} = 0; {letter}{number_} < {size}; {letter}{number_}++) {{", depth)
+            depth += 1
+        return depth
+
+    def _close(self, depth: int, to: int) -> None:
+        while depth > to:
+            depth -= 1
+            self.say("}", depth)
+
+    def _place(self, buffer: Buffer, index: str) -> str:
+        row = "" if buffer.place == "fixed" else f"row * {self.stride(buffer)} + "
+        return f"{self.names[buffer]}[{row}{index}]"
+
+
+class _Body:
+    """The statements inside loops: each value once, by name."""
+
+    def __init__(self, writer: _Writer) -> None:
+        self.writer = writer
+        self.lines: list[str] = []
+        self.named: dict[int, str] = {}
+        self.known: dict[tuple[Buffer, object], str] = {}
+        self.alive: list[Expression] = []
+
+    def kept(self, value: str, kind: str) -> str:
+        """A value under a name of its own."""
+        if value.isidentifier():
+            return value
+        name = f"t{len(self.named) + len(self.known) + len(self.lines)}"
+        self.lines.append(f"const {kind} {name} = {value};")
+        return name
+
+    def value(self, expression: Expression) -> str:
+        if id(expression) in self.named:
+            return self.named[id(expression)]
+        found = self._spelt(expression)
+        if isinstance(expression, (Apply, Load, Fetch)):
+            kind = TYPES.get(_dtype(expression))
+            if kind is None:
+                raise EngineRefusal(f"the step computes with {_dtype(expression)}.")
+            found = self.kept(found, kind)
+        self.named[id(expression)] = found
+        self.alive.append(expression)  # its id stays its own
+        return found
+
+    def _spelt(self, expression: Expression) -> str:
+        if isinstance(expression, Load):
+            key = (expression.buffer, expression.index)
+            return self.known.get(key) or self.writer._place(expression.buffer, str(expression.index))
+        if isinstance(expression, Constant):
+            return number(expression.value, expression.dtype)
+        if isinstance(expression, Place):
+            return f"(({TYPES[expression.dtype]})({expression.index}))"
+        if isinstance(expression, Fetch):
+            by = self.value(expression.by)
+            last = expression.size - 1
+            inside = f"({by} < 0 ? 0 : {by} > {last} ? {last} : {by})"
+            return f"{self.writer.names[expression.buffer]}[{inside} * {expression.stride} + {expression.index}]"
+        return self._applied(expression)
+
+    def _applied(self, expression: Apply) -> str:
+        arguments = [self.value(argument) for argument in expression.arguments]
+        if expression.operator == "pow" and isinstance(expression.arguments[1], Constant):
+            exponent = expression.arguments[1].value
+            if exponent in (1, 2, 3):
+                return " * ".join([arguments[0]] * int(exponent))
+        if expression.operator == "remainder":
+            raise EngineRefusal("the operator remainder is not covered by kernels.")
+        if expression.operator == "bitwise_not":
+            return f"!{arguments[0]}" if expression.dtype == torch.bool else f"~{arguments[0]}"
+        if expression.operator == "cast" and expression.dtype == torch.bool:
+            return f"{arguments[0]} != 0"
+        pattern = SPELLING.get(expression.operator)
+        if pattern is None:
+            raise EngineRefusal(f"the operator {expression.operator} is not covered by kernels.")
+        single = _working(expression) != torch.float64
+        if expression.operator == "abs" and not expression.dtype.is_floating_point:
+            return f"{arguments[0]} < 0 ? -{arguments[0]} : {arguments[0]}"
+        return pattern.format(*arguments, s="f" if single else "d", m="f" if single else "")
+
+
+def _dtype(expression: Expression) -> torch.dtype:
+    return expression.buffer.dtype if isinstance(expression, (Load, Fetch)) else expression.dtype
+
+
+def _working(expression: Apply) -> torch.dtype:
+    """In which type an operator computes: that of its first real argument."""
+    types = [_dtype(argument) for argument in expression.arguments]
+    return next((dtype for dtype in types if dtype.is_floating_point), expression.dtype)
+
+
+def _spelt(name: str) -> str:
+    return name.replace("*/", "* /")

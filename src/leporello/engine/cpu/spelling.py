@@ -1,0 +1,111 @@
+"""How C spells operators and types. Rules are tables."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+TYPES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
+
+# {0}, {1} are the arguments; {s} is f or d, {m} the ending of libm's functions.
+SPELLING = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "abs": "__builtin_fabs{m}({0})",
+    "exp": "exp_{s}({0})",
+    "log": "log_{s}({0})",
+    "log1p": "log1p_{s}({0})",
+    "tanh": "tanh_{s}({0})",
+    "sigmoid": "sigmoid_{s}({0})",
+    "relu": "relu_{s}({0})",
+    "sign": "sign_{s}({0})",
+    "sgn": "sign_{s}({0})",
+    "sqrt": "__builtin_sqrt{m}({0})",
+    "rsqrt": "1 / __builtin_sqrt{m}({0})",
+    "reciprocal": "1 / {0}",
+    "square": "{0} * {0}",
+    "floor": "__builtin_floor{m}({0})",
+    "ceil": "__builtin_ceil{m}({0})",
+    "trunc": "__builtin_trunc{m}({0})",
+    "round": "__builtin_rint{m}({0})",
+    "exp2": "exp2{m}({0})",
+    "expm1": "expm1{m}({0})",
+    "log2": "log2{m}({0})",
+    "log10": "log10{m}({0})",
+    "sin": "sin{m}({0})",
+    "cos": "cos{m}({0})",
+    "tan": "tan{m}({0})",
+    "asin": "asin{m}({0})",
+    "acos": "acos{m}({0})",
+    "atan": "atan{m}({0})",
+    "sinh": "sinh{m}({0})",
+    "cosh": "cosh{m}({0})",
+    "asinh": "asinh{m}({0})",
+    "acosh": "acosh{m}({0})",
+    "atanh": "atanh{m}({0})",
+    "erf": "erf{m}({0})",
+    "erfc": "erfc{m}({0})",
+    "pow": "pow{m}({0}, {1})",
+    "atan2": "atan2{m}({0}, {1})",
+    "hypot": "hypot{m}({0}, {1})",
+    "fmod": "fmod{m}({0}, {1})",
+    "copysign": "__builtin_copysign{m}({0}, {1})",
+    "minimum": "minimum_({0}, {1})",
+    "maximum": "maximum_({0}, {1})",
+    "fmin": "fmin{m}({0}, {1})",
+    "fmax": "fmax{m}({0}, {1})",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
+    "logical_xor": "!{0} != !{1}",
+    "logical_not": "!{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "isnan": "{0} != {0}",
+    "isinf": "__builtin_fabs{m}({0}) == __builtin_inf()",
+    "where": "{0} ? {1} : {2}",
+    "cast": "{0}",
+}
+
+# How a reduction begins, and how it goes on from `sum` with `value`.
+GATHERED = {
+    "sum": ("0", "sum + value"),
+    "prod": ("1", "sum * value"),
+    "amax": ("-__builtin_inf()", "maximum_(value, sum)"),
+    "amin": ("__builtin_inf()", "minimum_(value, sum)"),
+    "any": ("0", "sum || value"),
+    "all": ("1", "sum && value"),
+}
+
+
+def number(value: float | int | bool, dtype: torch.dtype) -> str:
+    """A constant, exactly."""
+    if not dtype.is_floating_point:
+        return str(int(value))
+    single = "f" if dtype == torch.float32 else ""
+    if math.isnan(value):
+        return f'__builtin_nan{single}("")'
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_inf{single}()"
+    spelt = torch.tensor(float(value), dtype=dtype).item()
+    text = float(spelt).hex()
+    return f"{text}{single}" if spelt != int(spelt) or abs(spelt) > 1e6 else f"{spelt:.1f}{single}"

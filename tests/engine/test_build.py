@@ -1,0 +1,107 @@
+"""The cache of built libraries: whole or not at all, never one that was changed, in a folder of the user's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import leporello as lp
+from leporello.engine.cpu import build
+
+TEXT = "int answer(void) { return 42; }\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEPORELLO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_library_is_built_once(folder: Path) -> None:
+    first, source = build.library(TEXT, "once")
+    assert first.answer() == 42
+    assert source.read_text() == TEXT
+    built = source.with_suffix(".so")
+    before = built.stat().st_mtime_ns
+    build.library(TEXT, "once")
+    assert built.stat().st_mtime_ns == before
+
+
+def test_the_folder_is_the_users_alone(folder: Path) -> None:
+    build.library(TEXT)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(lp.errors.EngineRefusal, match="can be written to by others") as refusal:
+        build.library(TEXT)
+    assert "chmod 700" in str(refusal.value)
+
+
+def test_a_changed_library_is_built_anew(folder: Path) -> None:
+    _, source = build.library(TEXT, "changed")
+    built = source.with_suffix(".so")
+    content = built.read_bytes()
+    built.unlink()  # it is loaded: a new file in its place
+    built.write_bytes(b"something else")
+    build.library(TEXT, "changed")
+    assert built.read_bytes() == content
+
+
+def test_nothing_half_written_is_left_behind(folder: Path) -> None:
+    build.library(TEXT)
+    assert {path.suffix for path in folder.iterdir()} == {".c", ".so", ".sha256"}
+
+
+def test_a_text_that_does_not_compile_says_what_the_compiler_says(folder: Path) -> None:
+    with pytest.raises(lp.errors.EngineRefusal, match="the C compiler failed") as refusal:
+        build.library("int answer(void) { return nothing; }\n", "wrong")
+    assert "nothing" in str(refusal.value)
+    assert str(folder) in str(refusal.value)  # the path of the source
+    assert not list(folder.glob("*.so"))
+
+
+def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEPORELLO_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert build.folder() == Path("/somewhere/leporello")
+    monkeypatch.setenv("LEPORELLO_CACHE", "/elsewhere")
+    assert build.folder() == Path("/elsewhere")
+
+
+def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
+    code = f"from leporello.engine.cpu.build import library; print(library({TEXT!r}, 'race')[0].answer())"
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=120)[0].strip() for process in running] == ["42"] * 3
+
+
+@pytest.fixture
+def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: None)
+
+
+@pytest.mark.usefixtures("_without_compiler")
+def test_without_a_compiler_the_engine_says_how_to_get_one() -> None:
+    with pytest.raises(lp.errors.EngineRefusal, match="no C compiler") as refusal:
+        lp.Recurrent(lp.GRU(3, 4), engine="cpu")(torch.zeros(2, 1, 3))
+    assert "install gcc" in str(refusal.value)
+
+
+@pytest.mark.usefixtures("_without_compiler")
+def test_without_a_compiler_auto_goes_on_and_says_so() -> None:
+    net = lp.Recurrent(lp.GRU(3, 4))
+    net(torch.zeros(2, 1, 3))
+    told = net.explain(torch.zeros(2, 1, 3))
+    assert "engine   stepwise" in told
+    assert "not cpu: there is no C compiler" in told

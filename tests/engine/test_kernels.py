@@ -1,0 +1,171 @@
+"""The engine `cpu`: any size, any number of threads, in children and in several threads at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leporello as lp
+from leporello.loop.state import leaves_of
+from tests.close import assert_close
+
+CELLS = {
+    "RNN": lp.RNN,
+    "GRU": lp.GRU,
+    "LSTM": lp.LSTM,
+    "LayerNormLSTM": lp.LayerNormLSTM,
+}
+
+
+def found(net: lp.Recurrent, inputs: Tensor) -> dict[str, Tensor]:
+    inputs = inputs.clone().requires_grad_()
+    outputs, state = net(inputs)
+    loss = outputs.square().sum() + sum(leaf.sum() for leaf in leaves_of(state))
+    gradients = torch.autograd.grad(loss, [inputs, *net.parameters()])
+    names = ["inputs", *(name for name, _ in net.named_parameters())]
+    return {"outputs": outputs.detach(), **dict(zip(names, gradients, strict=True))}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_any_size_batch_and_length(name: str) -> None:
+    for hidden, inputs in ((1, 1), (3, 2), (17, 5), (63, 1), (64, 3)):
+        cell = CELLS[name](inputs, hidden).double()
+        kernels, steps = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="stepwise")
+        for length, batch in ((1, 1), (2, 13), (5, 25), (3, 50)):
+            x = torch.randn(length, batch, inputs, dtype=torch.float64)
+            assert_close(found(kernels, x), found(steps, x), f"hidden {hidden}, {length} steps, batch {batch}")
+
+
+def test_another_batch_or_length_never_builds_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = lp.Recurrent(lp.GRU(3, 5), engine="cpu")
+    found(net, torch.randn(4, 2, 3))
+    monkeypatch.setattr("leporello.engine.cpu.library.library", None)
+    for length, batch in ((1, 1), (9, 40)):
+        found(net, torch.randn(length, batch, 3))
+
+
+@pytest.fixture
+def _threads() -> Any:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_outputs_are_the_same_bits_whatever_the_number_of_threads() -> None:
+    net, x = lp.Recurrent(lp.Feedback(lp.LSTM(7, 7)), engine="cpu"), torch.randn(6, 37, 0)
+    results = []
+    for threads in (1, 2, 3, 5):
+        torch.set_num_threads(threads)
+        results.append(net(x)[0].detach())
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_gradients_are_the_same_bits_from_run_to_run() -> None:
+    torch.set_num_threads(2)
+    net, x = lp.Recurrent(lp.GRU(5, 19), engine="cpu"), torch.randn(20, 11, 5)
+    first, second = found(net, x), found(net, x)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_a_child_of_a_fork_has_threads_of_its_own() -> None:
+    torch.set_num_threads(2)
+    net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)
+    with torch.no_grad():
+        wanted = net(x)[0]
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:  # pragma: no cover
+            torch.set_num_threads(1)
+            same = torch.allclose(net(x)[0], wanted)
+            os.write(write, b"same" if same else b"else")
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert os.read(read, 4) == b"same"
+
+
+def test_several_threads_may_call_at_once() -> None:
+    net = lp.Recurrent(lp.GRU(3, 8), engine="cpu")
+    inputs = [torch.randn(30, 6, 3) for _ in range(8)]
+    with torch.no_grad():
+        wanted = [net(x)[0] for x in inputs]
+        results: list[Tensor | None] = [None] * len(inputs)
+
+        def work(place: int) -> None:
+            with torch.no_grad():
+                for _ in range(10):
+                    results[place] = net(inputs[place])[0]
+
+        running = [threading.Thread(target=work, args=(place,)) for place in range(len(inputs))]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))  # type: ignore[arg-type]
+
+
+class Sorted(lp.Cell):
+    """An operator that no kernel covers."""
+
+    def __init__(self) -> None:
+        super().__init__(h=4)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.tanh(h.sort(dim=-1).values + x)
+        return h, h
+
+
+def test_what_is_not_covered_is_refused_by_name() -> None:
+    x = torch.zeros(2, 3, 4)
+    with pytest.raises(lp.errors.EngineRefusal, match="operator sort"):
+        lp.Recurrent(Sorted(), engine="cpu")(x)
+    net = lp.Recurrent(Sorted())
+    net(x)
+    assert "not cpu: the operator sort" in net.explain(x)
+
+
+def test_nan_and_infinity_pass_through() -> None:
+    net = lp.Recurrent(lp.RNN(2, 3), engine="cpu")
+    x = torch.randn(3, 4, 2)
+    x[1, 2] = float("nan")
+    outputs, _ = net(x)
+    assert outputs[1:, 2].isnan().all()
+    assert outputs[:, [0, 1, 3]].isfinite().all()
+
+
+def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> None:
+    texts = []
+    for _ in range(2):
+        net = lp.Recurrent(lp.LSTM(3, 5), engine="cpu")
+        net(torch.randn(2, 2, 3))
+        ((plan, _),) = net._planner.plans.values()
+        kernel = next(timed.kernel for timed in plan.forward.program.timed if timed.kernel is not None)
+        texts.append(kernel.built.source.read_text())
+    assert texts[0] == texts[1]
+    assert "v_h_state" in texts[0]
+    assert "LSTM: one inside" in texts[0]
+
+
+def test_second_derivatives_run_on_kernels_too() -> None:
+    net = lp.Recurrent(lp.RNN(2, 3).double(), engine="cpu")
+    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: net(x)[0], x)
+
+
+@pytest.mark.parametrize(("detail", "dtype"), [*product(["lengths", "resets"], [torch.float32, torch.float64])])
+def test_lengths_and_resets_run_inside_kernels(detail: str, dtype: torch.dtype) -> None:
+    cell = nn.Module.to(lp.LSTM(3, 5), dtype)
+    options: dict[str, Any] = {
+        "lengths": {"lengths": torch.tensor([6, 1, 4])},
+        "resets": {"resets": torch.rand(6, 3) < 0.4},
+    }[detail]
+    x = torch.randn(6, 3, 3, dtype=dtype)
+    lp.check_gradients(lp.Recurrent(cell, engine="cpu"), x, **options)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
-from leporello.engine.kernel.operators import is_pointwise
+from leporello.engine.kernel.operators import is_drawn_in
 from leporello.engine.program import Program, program
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
@@ -39,7 +39,7 @@ class Sweep:
     @staticmethod
     def of(loop: Loop, engine: str) -> Sweep:
         if engine == "cpu":
-            return Sweep(loop, with_kernels(program(associate(loop).split(is_pointwise))))
+            return Sweep(loop, with_kernels(program(associate(loop).split(is_drawn_in))))
         return Sweep(loop, program(associate(loop).split()))
 
     def run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,28 @@ from leporello.engine.kernel.description import Kernel
 @functools.cache
 def _runtime() -> Any:
     found, _ = library(runtime_text(wide_bytes()), "runtime")
-    found.run_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_long] * 4, ctypes.c_int]
+    pointer = ctypes.c_void_p
+    found.run_parallel.argtypes = [pointer, pointer, *[ctypes.c_long] * 4, ctypes.c_int, pointer, pointer]
     for letter in "fd":
         getattr(found, f"pack_{letter}").argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_long] * 4]
     return found
+
+
+@functools.cache
+def _torch_threads() -> tuple[int | None, int | None]:
+    """The functions that start and number torch's own threads (OpenMP's), where they can be found."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            paths = {line.split()[-1] for line in file if re.search(r"/lib(g|i|)omp[^/]*\.so", line)}
+    except OSError:
+        return None, None
+    homes = [path for path in paths if "torch" in path] or sorted(paths)
+    if len(homes) != 1:  # nobody knows whose threads they are
+        return None, None
+    library = ctypes.CDLL(homes[0])
+    if not (hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num")):
+        return None, None
+    return _address(library.GOMP_parallel), _address(library.omp_get_thread_num)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +85,8 @@ class Built:
         pointers += [*(value.data_ptr() for value in packed), self.products]
         given = (ctypes.c_void_p * len(pointers))(*pointers)
         threads = torch.get_num_threads()
-        failed = _runtime().run_parallel(self.address, given, batch, steps, batch, self.scratch, threads)
+        own = _torch_threads() if threads > 1 else (None, None)
+        failed = _runtime().run_parallel(self.address, given, batch, steps, batch, self.scratch, threads, *own)
         if failed:
             raise MemoryError("no memory for a kernel's threads")
 

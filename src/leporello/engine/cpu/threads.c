@@ -1,4 +1,8 @@
-/* A pool of threads that take kernels through ranges of rows. Made when first used, and anew after a fork. */
+/* Threads that take kernels through ranges of rows.
+
+   Torch's own threads, where they can be had: between its operators they go on looking for work for milliseconds, and
+   others would have to share the cores with them. Elsewhere, and in the child of a fork (where torch's threads are not),
+   a pool of our own, made when first used. */
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,12 +20,14 @@ static int workers = 0;
 static long round_number = 0;
 static int waiting_for = 0;
 
-static struct {
+struct work {
     kernel run;
     void **given;
     long rows, steps, batch, scratch;
-    int parts;
-} task;
+    int parts, failed;
+    int (*number)(void); /* of the calling thread, among torch's */
+};
+static struct work *task; /* of the pool */
 
 static _Thread_local char *memory = 0;
 static _Thread_local long memory_size = 0;
@@ -35,11 +41,17 @@ static char *scratch_of(long size) {
     return memory;
 }
 
-static void part(int index) {
-    if (index >= task.parts) return;
-    long first = task.rows * index / task.parts, last = task.rows * (index + 1) / task.parts;
-    char *scratch = scratch_of(task.scratch);
-    if (first < last && scratch) task.run(task.given, first, last, task.steps, task.batch, scratch);
+static void part(struct work *own, int index) {
+    if (index >= own->parts) return;
+    long first = own->rows * index / own->parts, last = own->rows * (index + 1) / own->parts;
+    char *scratch = scratch_of(own->scratch);
+    if (!scratch) own->failed = 1;
+    else if (first < last) own->run(own->given, first, last, own->steps, own->batch, scratch);
+}
+
+static void part_of_torch(void *argument) {
+    struct work *own = argument;
+    part(own, own->number());
 }
 
 struct beginning {
@@ -57,7 +69,7 @@ static void *work(void *argument) {
         while (round_number == seen) pthread_cond_wait(&begin, &lock);
         seen = round_number;
         pthread_mutex_unlock(&lock);
-        part(index);
+        part(task, index);
         pthread_mutex_lock(&lock);
         if (--waiting_for == 0) pthread_cond_signal(&end);
     }
@@ -74,18 +86,24 @@ static void renewed_after_fork(void) { /* threads do not live on in a child */
     waiting_for = 0;
 }
 
-int run_parallel(kernel run, void **given, long rows, long steps, long batch, long scratch, int threads) {
+/* torch: the function that starts its threads, and the one that numbers them; null for a pool of our own */
+int run_parallel(kernel run, void **given, long rows, long steps, long batch, long scratch, int threads,
+                 void (*torch)(void (*)(void *), void *, unsigned, unsigned), int (*number)(void)) {
     if (threads > MOST) threads = MOST;
     if (threads > rows) threads = (int)rows;
-    if (threads <= 1) {
-        char *own = scratch_of(scratch);
-        if (!own) return 1;
-        run(given, 0, rows, steps, batch, own);
-        return 0;
-    }
+    struct work own = {run, given, rows, steps, batch, scratch, threads, 0, number};
     if (owner == 0) {
         pthread_atfork(0, 0, renewed_after_fork);
         owner = getpid();
+    }
+    if (threads <= 1) {
+        own.parts = 1;
+        part(&own, 0);
+        return own.failed;
+    }
+    if (torch && owner == getpid()) {
+        torch(part_of_torch, &own, threads, 0);
+        return own.failed;
     }
     pthread_mutex_lock(&caller);
     while (workers < threads - 1) {
@@ -106,16 +124,16 @@ int run_parallel(kernel run, void **given, long rows, long steps, long batch, lo
         workers++;
     }
     pthread_mutex_lock(&lock);
-    task.run = run, task.given = given, task.rows = rows, task.steps = steps, task.batch = batch, task.scratch = scratch;
-    task.parts = workers + 1 < threads ? workers + 1 : threads;
+    own.parts = workers + 1 < threads ? workers + 1 : threads;
+    task = &own;
     waiting_for = workers;
     round_number++;
     pthread_cond_broadcast(&begin);
     pthread_mutex_unlock(&lock);
-    part(0);
+    part(&own, 0);
     pthread_mutex_lock(&lock);
     while (waiting_for) pthread_cond_wait(&end, &lock);
     pthread_mutex_unlock(&lock);
     pthread_mutex_unlock(&caller);
-    return 0;
+    return own.failed;
 }

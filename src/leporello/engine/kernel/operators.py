@@ -16,6 +16,7 @@ from leporello.engine.kernel.index import Index
 from leporello.engine.kernel.shapes import dims, refuse, short
 from leporello.engine.kernel.views import PARTS, VIEWS, Places, same
 from leporello.errors import EngineRefusal
+from leporello.loop.family import has_rows
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
@@ -246,8 +247,14 @@ POINTWISE = {
 }  # fmt: skip
 
 
-def is_pointwise(node: fx.Node) -> bool:
-    """Whether an operator costs an inside next to nothing: pointwise, or a view."""
+def is_drawn_in(node: fx.Node) -> bool:
+    """Whether an operator may as well run inside: pointwise, a view, or a product of rows with a parameter.
+
+    There it costs what it costs outside, and no pass over memory.
+    """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         return False
+    if short(node) in ("mm", "addmm"):
+        left, right = arguments(node)[-2:]
+        return has_rows(left.meta["val"]) and not has_rows(right.meta["val"])
     return short(node) in {*UNARY, *BINARY, *POINTWISE, *VIEWS, *PARTS}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import leporello as lp
+from leporello.engine import choice
 
 os.environ.setdefault("LEPORELLO_CACHE", str(Path(__file__).parent / ".kernels"))  # not the user's own
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -19,6 +20,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _auto_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests in which nobody names an engine build no kernels, which takes seconds, unless they are marked `kernels`."""
+    if "kernels" not in request.keywords:
+        monkeypatch.setattr(choice, "AUTO", ("stepwise", "reference"))
 
 
 @pytest.fixture(autouse=True)

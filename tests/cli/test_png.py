@@ -8,13 +8,13 @@ import sys
 import zlib
 
 import pytest
-import resvg_py
 
 from leporello.draw.png import MOST_PIXELS, _fonts, png
 from leporello.errors import ArgumentError, LeporelloError
 from tests.cli.running import refused
 from tests.errors.said import said
 
+resvg_py = pytest.importorskip("resvg_py", reason="only PNG needs it")
 EMPTY = '<svg xmlns="http://www.w3.org/2000/svg" width="{}" height="{}">{}</svg>'
 
 

@@ -16,6 +16,8 @@ from leporello.engine.cpu import build
 
 TEXT = "int answer(void) { return 42; }\n"
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -67,6 +69,18 @@ def test_a_text_that_does_not_compile_says_what_the_compiler_says(folder: Path) 
     assert "nothing" in str(refusal.value)
     assert str(folder) in str(refusal.value)  # the path of the source
     assert not list(folder.glob("*.so"))
+
+
+def test_a_folder_that_cannot_be_made_is_said_and_auto_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LEPORELLO_CACHE", str(tmp_path / "file" / "cache"))
+    net, x = lp.Recurrent(lp.IndRNN(3, 4), engine="cpu"), torch.zeros(2, 1, 3)
+    with pytest.raises(lp.errors.EngineRefusal, match="could not be built") as refusal:
+        net(x)
+    assert "LEPORELLO_CACHE" in str(refusal.value)
+    net = lp.Recurrent(lp.IndRNN(3, 4))
+    net(x)
+    assert "not cpu: a kernel could not be built" in net.explain(x)
 
 
 def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ CELLS = {
     "LayerNormLSTM": lp.LayerNormLSTM,
 }
 
+pytestmark = pytest.mark.kernels
+
 
 def found(net: lp.Recurrent, inputs: Tensor) -> dict[str, Tensor]:
     inputs = inputs.clone().requires_grad_()

@@ -48,6 +48,7 @@ def test_stepwise_refuses_and_says_why(make: Callable[[], Cell], reason: str) ->
     assert 'engine="reference"' in text
 
 
+@pytest.mark.kernels
 @every_meeting
 def test_auto_runs_it_on_reference_and_says_why(make: Callable[[], Cell], reason: str) -> None:
     text = lp.Recurrent(make()).explain(torch.randn(3, 5, steps.INPUTS))
@@ -92,6 +93,7 @@ def test_batch_norm_in_eval_keeps_rows_apart() -> None:
         torch.testing.assert_close(net(inputs)[0], plain(cell, inputs)[0])
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("step", [steps.Good, lambda: lp.GRU(3, 4), lambda: lp.LayerNormLSTM(3, 4)])
 def test_a_step_whose_rows_stay_apart_runs_on_kernels(step: Callable[[], Cell]) -> None:
     assert "engine   cpu (chosen by auto" in lp.Recurrent(step()).explain(torch.randn(3, 5, 3))

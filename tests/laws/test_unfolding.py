@@ -31,7 +31,7 @@ def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
     )
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
-    net = lp.Recurrent(cell)
+    net = lp.Recurrent(cell, engine="stepwise")
     draws = draws_of(net, tensors)
     loop = net.fold(tensors.inputs, tensors.state, **tensors.options)
     assert loop.meets is None
@@ -58,7 +58,7 @@ def _grows_linearly(loop: lp.Loop) -> None:
 def test_a_text_read_back_is_the_same_loop(case: Case) -> None:
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
-    net = lp.Recurrent(cell)
+    net = lp.Recurrent(cell, engine="stepwise")
     call = understood(cell, tensors.inputs, tensors.state, **tensors.options)
     call.draws = draws_of(net, tensors)
     loop = net.fold(tensors.inputs, tensors.state, **tensors.options)

@@ -97,5 +97,5 @@ def test_draws_and_explanations_read_the_arguments_alike() -> None:
     assert all(draw.shape[:2] == (LENGTH, BATCH) for draw in draws)
     with torch.no_grad():
         close(net(x, draws=draws), net(x, draws=draws), tolerance=0)
-    assert "engine   cpu" in net.explain(x, resets=somewhere(BATCH, LENGTH))
+    assert "engine   stepwise" in net.explain(x, resets=somewhere(BATCH, LENGTH))
     assert "from the end" in pair("Bidirectional")[0].explain(normal(BATCH, LENGTH, 3), resets=somewhere(BATCH, LENGTH))

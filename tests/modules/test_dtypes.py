@@ -158,6 +158,7 @@ def test_outputs_and_states_may_be_integers_and_booleans(engine: str) -> None:
     assert not outputs["count"].requires_grad
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_kernels_refuse_narrower_floats_by_name_and_auto_goes_on(dtype: torch.dtype) -> None:
     cell, x = lp.RNN(3, 4).to(dtype), normal(4, 2, 3).to(dtype)

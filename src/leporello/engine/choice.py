@@ -14,6 +14,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
 ENGINES = ("cpu", "stepwise", "reference")  # the fastest first
+AUTO = ENGINES  # those that "auto" chooses from
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> C
         _refuse(asked, loop)
         return Choice(asked, "asked for by name")
     reasons = dict(refused)
-    for engine in ENGINES:
+    for engine in AUTO:
         if engine not in reasons:
             try:
                 _refuse(engine, loop)

@@ -124,6 +124,18 @@ def wide_bytes() -> int:
 def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
     """The library of a C text, built unless it is in the cache; and the path of the text."""
     refuse_no_compiler()
+    try:
+        return _library(text, name)
+    except OSError as error:
+        raise EngineRefusal(
+            "a kernel could not be built or loaded.",
+            folder=str(folder()),
+            says=f"{type(error).__name__}: {error}",
+            tries="set LEPORELLO_CACHE to a folder in which files can be written and run",
+        ) from error
+
+
+def _library(text: str, name: str) -> tuple[ctypes.CDLL, Path]:
     home = safe_folder()
     key = hashlib.sha256((machine() + text).encode()).hexdigest()[:24]
     stem = home / f"{''.join(c if c.isalnum() else '_' for c in name)}-{key}"

@@ -143,7 +143,7 @@ def test_an_lstm_has_no_crossing_either() -> None:
     assert crossings(layout(loop.unfold(3).picture())) == 0
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(programs(draws=False))
 def test_any_cell_is_drawn_without_faults(program: Program) -> None:
     leaves = [

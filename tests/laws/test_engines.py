@@ -35,14 +35,14 @@ def agree(case: Case, *engines: str) -> None:
 
 
 @pytest.mark.timeout(3600)
-@cells(0.5)
+@cells(0.35)
 @given(cases())
 def test_engines_equal_the_plain_loop(case: Case) -> None:
     agree(case, "reference", "stepwise")
 
 
 @pytest.mark.timeout(3600)
-@cells(0.3)
+@cells(0.2)
 @given(cases())
 def test_kernels_equal_the_plain_loop(case: Case) -> None:
     try:

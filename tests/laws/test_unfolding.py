@@ -23,7 +23,7 @@ from tests.random_cells import cell_of
 
 
 @pytest.mark.timeout(3600)
-@cells(0.2)
+@cells(0.12)
 @given(cases())
 def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
     case = dataclasses.replace(

@@ -342,9 +342,9 @@ def _dtype(expression: Expression) -> torch.dtype:
 
 
 def _working(expression: Apply) -> torch.dtype:
-    """In which type an operator computes: that of its first real argument."""
-    types = [_dtype(argument) for argument in expression.arguments]
-    return next((dtype for dtype in types if dtype.is_floating_point), expression.dtype)
+    """In which type an operator computes: the wider one where its arguments or its value differ."""
+    types = [expression.dtype, *(_dtype(argument) for argument in expression.arguments)]
+    return torch.float64 if torch.float64 in types else torch.float32
 
 
 def _spelt(name: str) -> str:

@@ -81,7 +81,7 @@ def _number_type(number: bool | int | float, like: torch.dtype) -> torch.dtype:
         return torch.bool
     if isinstance(number, int) and not like.is_floating_point:
         return torch.int64
-    return like if like.is_floating_point else torch.float32
+    return like if like.is_floating_point else torch.float64
 
 
 def _binary(lowering: Lowering, name: str, node: fx.Node, index: Places) -> Expression:

@@ -25,8 +25,8 @@ def _seeded() -> None:
 @pytest.fixture(autouse=True)
 def _auto_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests in which nobody names an engine build no kernels, which takes seconds, unless they are marked `kernels`."""
-    if "kernels" in request.keywords:
-        monkeypatch.setattr(choice, "AUTO", choice.ENGINES)
+    if "kernels" not in request.keywords:
+        monkeypatch.setattr(choice, "AUTO", ("stepwise", "reference"))
 
 
 @pytest.fixture(autouse=True)

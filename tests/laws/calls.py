@@ -138,7 +138,8 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
         options["forcing"] = torch.rand(length, batch, generator=numbers) < 0.5
     if not leaves:
         options["steps"] = length
-    given = arguments.state or not leaves  # without inputs the state alone tells the batch
+    told = any(value.is_floating_point() for value in (*leaves, *cell.parameters()))  # in which precision to begin
+    given = arguments.state or not leaves or not told  # without inputs the state alone tells the batch
     for index, parameter in enumerate(cell.parameters()):
         frozen = arguments.frozen == "parameters" or (arguments.frozen == "every other parameter" and index % 2 == 1)
         parameter.requires_grad_(not frozen)

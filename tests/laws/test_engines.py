@@ -41,7 +41,6 @@ def test_engines_equal_the_plain_loop(case: Case) -> None:
     agree(case, "reference", "stepwise")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @cells(0.2)
 @given(cases())

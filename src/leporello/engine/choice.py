@@ -14,7 +14,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
 ENGINES = ("cpu", "stepwise", "reference")  # the fastest first
-AUTO = ("stepwise", "reference")  # those that "auto" chooses from; cpu is taken by name
+AUTO = ENGINES  # those that "auto" chooses from
 
 
 @dataclass(frozen=True)

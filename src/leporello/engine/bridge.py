@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.engine.plan import Plan, Values
+from leporello.engine.plan import Plan, Sweep, Values
+from leporello.engine.wiring import WEIGHT, arriving, floats, taken
 from leporello.loop.port import Port
-
-WEIGHT = ("sequence", "call.weight")  # as the rewrite `weigh` names it
 
 
 def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: Tensor | None = None) -> list[Tensor]:
@@ -28,12 +27,19 @@ def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: 
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):
         return list(_Sweeps.apply(plan, length, batch, weight, *values))
-    outputs, _ = plan.plain.run(_by_port(plan.loop.inputs, values), length, batch)
-    return _apart(outputs, plan.loop.outputs, values)
+    sweep = plan.plain
+    with torch.no_grad():
+        outputs, _ = _run(sweep, length, batch, [values[place] for place in plan.plain_places])
+        return _apart(outputs, sweep.shared, plan.loop.outputs, values)
 
 
-def _by_port(ports: Sequence[Port], values: Sequence[Any]) -> Values:
-    return {(port.kind, port.name): value for port, value in zip(ports, values, strict=True)}
+def _run(sweep: Sweep, length: int, batch: int, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Autocast has had its say in the trace."""
+    device = values[0].device.type if values else "cpu"
+    if not torch.is_autocast_enabled(device):
+        return sweep.function(length, batch, *values)
+    with torch.autocast(device, enabled=False):
+        return sweep.function(length, batch, *values)
 
 
 class _Sweeps(torch.autograd.Function):
@@ -41,73 +47,74 @@ class _Sweeps(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, length: int, batch: int, weight: Tensor | None, *values: Tensor
     ) -> tuple[Tensor, ...]:
-        outputs, befores = plan.forward.run(_by_port(plan.loop.inputs, values), length, batch, plan.saved.befores)
-        own = _apart(outputs[: len(plan.loop.outputs)], plan.loop.outputs, values)
-        handed = _by_port(plan.forward.loop.outputs, [*own, *outputs[len(own) :]])
-        ctx.plan, ctx.length, ctx.batch, ctx.weight, ctx.count = plan, length, batch, weight, len(values)
-        ctx.names, kept = _kept(plan, values, handed, befores)
-        ctx.save_for_backward(*kept)
+        wired, sweep = plan.wiring, plan.forward
+        outputs, befores = _run(sweep, length, batch, [values[place] for place in wired.forward])
+        count = len(plan.loop.outputs)
+        own = _apart(outputs[:count], sweep.shared, plan.loop.outputs, values)
+        kept = taken(wired.kept, (values, [*own, *outputs[count:]], befores))
+        ctx.plan, ctx.length, ctx.batch, ctx.weight = plan, length, batch, weight
+        ctx.save_for_backward(*values, *kept)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*[o for o in own if not (o.is_floating_point() or o.is_complex())])
+        if wired.fixed:
+            ctx.mark_non_differentiable(*[own[index] for index in wired.fixed])
         return tuple(own)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        plan, kept = ctx.plan, ctx.saved_tensors
-        inputs, handed = kept[: ctx.count], kept[ctx.count :]
-        arriving = _arriving(plan, gradients, ctx.length, ctx.batch)
+        plan, saved, length, batch = ctx.plan, ctx.saved_tensors, ctx.length, ctx.batch
+        inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
         if torch.is_grad_enabled():
-            found = _differentiable_backward(plan, inputs, arriving, ctx.length, ctx.batch, ctx.weight)
+            heard = _arriving(plan, list(enumerate(plan.loop.outputs)), gradients, length, batch)
+            found = _differentiable_backward(plan, inputs, heard, length, batch, ctx.weight)
+            own = [_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)]
         else:
-            values = {**arriving, **dict(zip(ctx.names, handed, strict=True)), **_weighed(ctx.weight)}
-            values.update(_invariants(plan, inputs))
-            sweep = plan.backward
-            results, _ = sweep.run(values, ctx.length, ctx.batch)
-            found = _by_port(sweep.loop.outputs, results)
-        return (
-            None,
-            None,
-            None,
-            None,
-            *(_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)),
-        )
+            wired = plan.wiring
+            heard = _arriving(plan, wired.heard, gradients, length, batch)
+            pools = (inputs, (), (), kept, heard, wired.constants, (ctx.weight,))
+            results, _ = _run(plan.backward, length, batch, taken(wired.backward, pools))
+            own = [None if place is None else results[place] for place in wired.results]
+        return (None, None, None, None, *own)
 
 
-def _apart(outputs: Sequence[Tensor], ports: Sequence[Port], values: Sequence[Tensor]) -> list[Tensor]:
+def _apart(
+    outputs: Sequence[Tensor], shared: Sequence[int], ports: Sequence[Port], values: Sequence[Tensor]
+) -> list[Tensor]:
     """Results in memory of their own: none is an input or part of another, so that none changes or outlives another.
 
     A final state that is the last place of a sequence would otherwise keep the whole sequence alive.
+
+    shared   the outputs that need a look
     """
-    taken = {value.untyped_storage().data_ptr() for value in values}
-    found = []
-    for port, output in zip(ports, outputs, strict=True):
-        home = output.untyped_storage().data_ptr()
-        small = port.kind != "sequence" and output.untyped_storage().nbytes() > output.numel() * output.itemsize
-        own = output.clone() if home in taken or small else output
-        taken.add(own.untyped_storage().data_ptr())
-        found.append(own)
+    found = list(outputs)
+    if not any(index < len(found) for index in shared):
+        return found
+    homes = {value.untyped_storage().data_ptr() for value in values}
+    homes |= {value.untyped_storage().data_ptr() for index, value in enumerate(outputs) if index not in shared}
+    for index in shared:
+        if index < len(found):
+            output = found[index]
+            whole = ports[index].kind == "sequence" or output.untyped_storage().nbytes() <= output.nbytes
+            if output.untyped_storage().data_ptr() in homes or not whole:
+                found[index] = output.clone()
+            homes.add(found[index].untyped_storage().data_ptr())
     return found
 
 
-def _kept(
-    plan: Plan, values: Sequence[Tensor], handed: Values, befores: dict[str, Tensor]
-) -> tuple[list, list[Tensor]]:
-    """What the backward sweep reads beside gradients and invariants, by name, behind the inputs themselves."""
-    given = _by_port(plan.loop.inputs, values)
-    names, kept = [], []
-    for port in plan.saved.backward.inputs:
-        if port.kind != "sequence" or port.name.startswith("grad.") or (port.kind, port.name) == WEIGHT:
-            continue
-        prefix, _, name = port.name.partition(".")
-        if prefix == "before":
-            value = befores[name]
-        elif prefix in ("input", "draw"):
-            value = given["sequence" if prefix == "input" else "draw", name]
-        else:
-            value = handed["sequence", name if prefix == "output" else port.name]
-        names.append(("sequence", port.name))
-        kept.append(value)
-    return names, [*values, *kept]
+def _arriving(
+    plan: Plan, heard: Sequence[tuple[int, Port]], gradients: Sequence[Tensor | None], length: int, batch: int
+) -> list[Tensor | None]:
+    """The outputs' gradients; zeros, without memory, where none arrived at one that is heard."""
+    found = list(gradients)
+    for index, port in heard:
+        if found[index] is None and floats(port):
+            rows = (batch,) if port.rows else ()
+            shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
+            found[index] = torch.zeros((), dtype=port.dtype, device=port.device).expand(shape)
+    return found
+
+
+def _by_port(ports: Sequence[Port], values: Sequence[Any]) -> Values:
+    return {(port.kind, port.name): value for port, value in zip(ports, values, strict=True)}
 
 
 def _invariants(plan: Plan, inputs: Sequence[Tensor]) -> Values:
@@ -116,33 +123,22 @@ def _invariants(plan: Plan, inputs: Sequence[Tensor]) -> Values:
     return constants | {key: value for key, value in found.items() if key[0] == "invariant"}
 
 
-def _weighed(weight: Tensor | None) -> Values:
-    return {} if weight is None else {WEIGHT: weight}
-
-
-def _arriving(plan: Plan, gradients: Sequence[Tensor | None], length: int, batch: int) -> Values:
-    """The outputs' gradients as the backward loop names them; zeros, without memory, where none arrived."""
-    found: Values = {}
-    for port, gradient in zip(plan.loop.outputs, gradients, strict=True):
-        if not (port.dtype.is_floating_point or port.dtype.is_complex):
-            continue
-        rows = (batch,) if port.rows else ()
-        shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
-        if gradient is None:
-            gradient = torch.zeros((), dtype=port.dtype, device=port.device).expand(shape)
-        key = {"sequence": ("sequence", f"grad.{port.name}"), "state": ("state", port.name)}
-        found[key.get(port.kind, ("invariant", f"grad.{port.name}"))] = gradient
-    return found
-
-
 def _differentiable_backward(
-    plan: Plan, inputs: Sequence[Tensor], arriving: Values, length: int, batch: int, weight: Tensor | None
+    plan: Plan,
+    inputs: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    length: int,
+    batch: int,
+    weight: Tensor | None,
 ) -> Values:
     """The backward sweep through the bridge itself, on values that autograd knows."""
     recording = plan.recording
     states = call(recording, inputs, length, batch, weight)[len(plan.loop.outputs) :]
     names = [f"before.{port.name}" for port in plan.loop.inputs if port.kind == "state"]
-    values: Values = {**arriving, **_weighed(weight)}
+    values: Values = {} if weight is None else {WEIGHT: weight}
+    for port, gradient in zip(plan.loop.outputs, gradients, strict=True):
+        if gradient is not None:
+            values[arriving(port)] = gradient
     values.update({("sequence", name): state for name, state in zip(names, states, strict=True)})
     for port, value in zip(plan.loop.inputs, inputs, strict=True):
         prefix = {"sequence": "input.", "draw": "draw."}.get(port.kind)

@@ -5,6 +5,7 @@ Knows which program runs a sweep and what passes between the sweeps; knows nothi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,8 @@ from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.kernel.operators import is_drawn_in
 from leporello.engine.program import Program, program
+from leporello.engine.sweep import shared, sweep_of
+from leporello.engine.wiring import Wiring, forward_places, wiring
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
 from leporello.loop.loop import Loop
@@ -31,31 +34,33 @@ Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A loop with its program: what an engine runs."""
+    """A loop with its program and the function that runs it: what an engine is.
+
+    inputs    the loop's inputs, by kind and name, in the order of the function's arguments
+    shared    outputs that may lie in memory of an input or of another output
+    """
 
     loop: Loop
     program: Program
+    function: Callable[..., tuple[list[Tensor], list[Tensor]]]
+    inputs: tuple[tuple[str, str], ...]
+    shared: tuple[int, ...]
 
     @staticmethod
-    def of(loop: Loop, engine: str) -> Sweep:
-        if engine == "cpu":
-            return Sweep(loop, with_kernels(program(associate(loop).split(is_drawn_in))))
-        return Sweep(loop, program(associate(loop).split()))
-
-    def run(
-        self, values: Values, length: int, batch: int, befores: dict[str, str] | None = None
-    ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        split = self.program.split
-        asked = {
-            state: next(
-                node
-                for port, node in zip(split.loop.outputs, split.loop.results, strict=True)
-                if (port.kind, port.name) == ("sequence", name)
-            )
-            for state, name in (befores or {}).items()
-        }
-        given = [values[port.kind, port.name] for port in split.loop.inputs]
-        return stepwise.run(self.program, given, length, batch, asked)
+    def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
+        """Make a loop ready; `befores` names the states whose sequence before each step is wanted (see `Saved`)."""
+        kernels = engine == "cpu"
+        split = associate(loop).split(is_drawn_in if kernels else None)
+        made = with_kernels(program(split)) if kernels else program(split)
+        ports = zip(split.loop.outputs, split.loop.results, strict=True)
+        sequences = {port.name: node for port, node in ports if port.kind == "sequence"}
+        asked = {state: sequences[name] for state, name in (befores or {}).items()}
+        device = split.loop.inputs[0].device.type if split.loop.inputs else "cpu"
+        alone = kernels and all(timed.inside for timed in made.timed)
+        kind = "alone" if alone else "kernels" if kernels else device
+        stretches = functools.partial(stepwise.windows, kind, made.reverse)
+        names = tuple((port.kind, port.name) for port in split.loop.inputs)
+        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made))
 
 
 @dataclass(eq=False)
@@ -104,18 +109,27 @@ class Plan:
     @cached_property
     def forward(self) -> Sweep:
         """The forward sweep that keeps what the backward sweep reads."""
-        return Sweep.of(self.saved.forward, self.engine)
+        return Sweep.of(self.saved.forward, self.engine, self.saved.befores)
 
     @cached_property
     def backward(self) -> Sweep:
         return Sweep.of(self.saved.backward, self.engine)
 
+    @cached_property
+    def plain_places(self) -> tuple[int, ...]:
+        """Where the plain sweep finds its inputs among the loop's."""
+        return forward_places(self.plain.inputs, self.loop.inputs)
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        return wiring(self)
+
     def prepare(self) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
         if any(self.wanted):
-            _ = self.forward, self.backward
+            _ = self.forward, self.backward, self.wiring
         else:
-            _ = self.plain
+            _ = self.plain, self.plain_places
 
     @cached_property
     def recording(self) -> Plan:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
-from leporello.engine.cpu.source import PLACES, runtime_text, source_of
+from leporello.engine.cpu.source import runtime_text, source_of
 from leporello.engine.kernel.description import Kernel
 
 
@@ -62,8 +62,11 @@ class Built:
     scratch: int
     products: int
 
-    def pack(self, fixed: Sequence[Tensor]) -> list[Tensor]:
-        """The kernel's matrices in panels."""
+    def pack(self, fixed: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """The kernel's matrices in panels.
+
+        rows   how many rows of all steps together will be multiplied
+        """
         found = []
         size = self.kernel.dtype.itemsize
         panel = 2 * wide_bytes() // size
@@ -79,11 +82,10 @@ class Built:
             found.append(to)
         return found
 
-    def run(self, values: dict[str, Sequence[Tensor]], packed: Sequence[Tensor], steps: int, batch: int) -> None:
-        """Take all rows through so many steps; values by place, contiguous, in the order of their slots."""
-        pointers = [value.data_ptr() for place in PLACES for value in values[place]]
-        pointers += [*(value.data_ptr() for value in packed), self.products]
-        given = (ctypes.c_void_p * len(pointers))(*pointers)
+    def run(self, pointers: Sequence[int], matrices: Sequence[Tensor], steps: int, batch: int) -> None:
+        """Take all rows through so many steps; memory by place (`PLACES`), contiguous, in the order of the slots."""
+        words = [*pointers, *(value.data_ptr() for value in matrices), self.products]
+        given = (ctypes.c_void_p * len(words))(*words)
         threads = torch.get_num_threads()
         own = _torch_threads() if threads > 1 else (None, None)
         failed = _runtime().run_parallel(self.address, given, batch, steps, batch, self.scratch, threads, *own)

@@ -1,26 +1,26 @@
-"""Who runs: each contestant turns a cell into a function from a sequence to its outputs.
+"""Who runs: each contestant makes a task of an exercise.
 
-Adding one is a class with a name and `prepare`, and a line in CONTESTANTS. The first one is the measure of the others.
+Adding one is a class with a name and `prepare`; a suite says who is measured beside whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import leporello as lp
-
-Run = Callable[[Tensor], Tensor]  # inputs [length, batch, features] -> outputs [length, batch, features]
+from benchmarks.cases import TRAINING, Exercise
+from benchmarks.tasks import Sweep, Task
 
 
 class Contestant(Protocol):
     name: str
 
-    def prepare(self, cell: nn.Module) -> Run:
-        """A function that runs this cell, with these very parameters, over a sequence."""
+    def prepare(self, exercise: Exercise, what: str = TRAINING) -> Task:
+        """A task with the cell's equations and numbers."""
 
 
 class Eager:
@@ -28,7 +28,9 @@ class Eager:
 
     name = "eager"
 
-    def prepare(self, cell: nn.Module) -> Run:
+    def prepare(self, exercise: Exercise, what: str = TRAINING) -> Sweep:
+        cell = exercise.cell
+
         def run(inputs: Tensor) -> Tensor:
             state = cell.initial_state(inputs.shape[1])
             outputs = []
@@ -37,23 +39,44 @@ class Eager:
                 outputs.append(output)
             return torch.stack(outputs)
 
-        return run
+        return Sweep(run, tuple(cell.parameters()), exercise, what)
 
 
 class Engine:
-    """`lp.Recurrent` on one named engine."""
+    """`lp.Recurrent` on one named engine.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    arguments   what a call is given beside its inputs, from the exercise
+    """
 
-    def prepare(self, cell: nn.Module) -> Run:
-        net = lp.Recurrent(cell, engine=self.name)
+    def __init__(
+        self,
+        engine: str,
+        name: str = "",
+        arguments: Callable[[Exercise], Mapping[str, Any]] = lambda exercise: {},
+    ) -> None:
+        self.engine, self.name, self.arguments = engine, name or engine, arguments
+
+    def prepare(self, exercise: Exercise, what: str = TRAINING) -> Sweep:
+        net = lp.Recurrent(exercise.cell, engine=self.engine)
+        arguments = self.arguments(exercise)
+
+        def run(inputs: Tensor) -> Tensor:
+            outputs, _ = net(inputs, **arguments)
+            return outputs
+
+        return Sweep(run, tuple(exercise.cell.parameters()), exercise, what)
+
+
+class TorchNN:
+    """`torch.nn`'s network of the same name, with copies of the numbers."""
+
+    name = "torch.nn"
+
+    def prepare(self, exercise: Exercise, what: str = TRAINING) -> Sweep:
+        net = lp.to_torch(lp.Recurrent(exercise.cell))
 
         def run(inputs: Tensor) -> Tensor:
             outputs, _ = net(inputs)
             return outputs
 
-        return run
-
-
-CONTESTANTS: tuple[Contestant, ...] = (Eager(), Engine("stepwise"))
+        return Sweep(run, tuple(net.parameters()), exercise, what)

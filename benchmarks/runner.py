@@ -1,50 +1,40 @@
-"""The one runner: takes cases and contestants, gives measurements. Prints nothing."""
+"""The one runner: takes a suite, gives its measurements and what they say of its promises. Prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from benchmarks import measure
+from benchmarks.agreement import Disagreement
 from benchmarks.cases import Case
-from benchmarks.contestants import Contestant
-from benchmarks.measure import Ratio, Times
+from benchmarks.record import Measurement, Suite, Summary, summaries
+from benchmarks.turns import Settings
+from leporello.errors import LeporelloError
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One case: what each contestant took, and how the others compare with the first."""
+class Result:
+    """A suite that has run."""
 
-    case: Case
-    times: dict[str, Times]
-    ratios: dict[str, Ratio]
-    peaks: dict[str, int] = field(default_factory=dict)
-
-    def memory_ratio(self, name: str) -> float:
-        """Peak bytes over the first contestant's: below 1 where less memory is needed."""
-        return self.peaks[name] / next(iter(self.peaks.values()))
+    suite: Suite
+    measurements: tuple[Measurement, ...]
+    summaries: tuple[Summary, ...]
 
 
 def run(
-    cases: Sequence[Case],
-    contestants: Sequence[Contestant],
-    *,
-    rounds: int,
-    memory: bool,
-    announce: Callable[[Case], None] = lambda case: None,
-) -> Iterator[Measurement]:
-    """Measure case after case; contestants that disagree on a case raise before it is timed."""
+    suite: Suite, cases: Sequence[Case], settings: Settings, announce: Callable[[Case], None] = lambda case: None
+) -> Result:
+    """Measure these cases of a suite, one after the other."""
+    found = []
     for case in cases:
         announce(case)
-        cell, inputs = case.build()
-        runs = {one.name: one.prepare(cell) for one in contestants}
-        steps = measure.training_steps(cell, inputs, runs)
-        measure.check_agreement(measure.training_steps(cell, inputs[: measure.AGREEMENT_STEPS], runs))
-        times = measure.times(steps, rounds)
-        first = next(iter(times.values()))
-        yield Measurement(
-            case=case,
-            times=times,
-            ratios={name: measure.ratio(first, other) for name, other in times.items() if other is not first},
-            peaks={name: measure.peak_bytes(step) for name, step in steps.items()} if memory else {},
-        )
+        found.append(_measured(suite, case, settings))
+    return Result(suite, tuple(found), tuple(summaries(suite, found)))
+
+
+def _measured(suite: Suite, case: Case, settings: Settings) -> Measurement:
+    """What fails is not timed, and the other cases go on."""
+    try:
+        return suite.measure(case, settings)
+    except (Disagreement, LeporelloError) as error:
+        return Measurement(case, failed=f"{type(error).__name__}: {error}", rounds=0)

@@ -184,13 +184,13 @@ def results(
     values = named(*run(), cell)
     sources = tensors.leaves(cell)
     heard = {"outputs": "output", "final": "final"}.get(case.arguments.loss, "")
-    weighed = _ones if case.arguments.loss == "sum" else _random
-    gradients = _gradients(
+    weighed = _ones if case.arguments.loss == "sum" else random_weights
+    first = gradients(
         [v for n, v in values.items() if n.startswith(heard)], list(sources.values()), weighed, again=twice
     )
-    found = dict(zip(sources, gradients, strict=True))
+    found = dict(zip(sources, first, strict=True))
     if twice:
-        second = _gradients(gradients, list(sources.values()), _random)
+        second = gradients(first, list(sources.values()), random_weights)
         found |= {f"second {name}": value for name, value in zip(sources, second, strict=True)}
     return Results(
         {name: value if value is None else value.detach() for name, value in values.items()},
@@ -198,7 +198,7 @@ def results(
     )
 
 
-def _gradients(
+def gradients(
     values: Sequence[Tensor | None], sources: Sequence[Tensor], weighed: Callable[..., Tensor], again: bool = False
 ) -> Sequence[Tensor | None]:
     """Gradients of a weighting of the values that have any."""
@@ -213,8 +213,10 @@ def _gradients(
     return torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
 
 
-def _random(value: Tensor, seed: int) -> Tensor:
-    return torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=value.dtype)
+def random_weights(value: Tensor, seed: int) -> Tensor:
+    """The same numbers in every precision."""
+    numbers = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return numbers.to(value.dtype)
 
 
 def _ones(value: Tensor, seed: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given
 
 import leporello as lp
 from leporello.engine import stepwise
@@ -14,38 +14,44 @@ from tests.laws.calls import Case, by_plain_loop, cases, draws_of, results, tens
 from tests.laws.examples import cells
 from tests.random_cells import cell_of
 
+REFUSED = 0.1  # of random cells, at most, may hold an operator that kernels do not cover
 
-def agree(case: Case, *engines: str) -> None:
-    """Each engine gives what the plain loop gives."""
+
+def agree(case: Case, *engines: str) -> list[str]:
+    """Each engine gives what the plain loop gives; those that refuse the cell by name."""
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
     net = lp.Recurrent(cell, engine="stepwise")
     draws = draws_of(net, tensors)
     plain = results(case, cell, tensors, lambda: by_plain_loop(cell, tensors, draws))
+    refused = []
     for engine in engines:
         net.engine = engine
         with mock.patch.dict(stepwise.WINDOW_ROWS, cpu=case.arguments.window, kernels=case.arguments.window):
-            found = results(
-                case, cell, tensors, lambda: net(tensors.inputs, tensors.state, **tensors.options, draws=draws)
-            )
+            try:
+                found = results(
+                    case, cell, tensors, lambda: net(tensors.inputs, tensors.state, **tensors.options, draws=draws)
+                )
+            except lp.errors.EngineRefusal:
+                refused.append(engine)
+                continue
         assert_close(found.values, plain.values, engine)
         assert_close(found.gradients, plain.gradients, f"{engine} gradient of")
         if "weights.unused" in plain.gradients:
             assert found.gradients["weights.unused"] is None
+    return refused
 
 
-@pytest.mark.timeout(3600)
-@cells(0.35)
-@given(cases())
-def test_engines_equal_the_plain_loop(case: Case) -> None:
-    agree(case, "reference", "stepwise")
+@pytest.mark.timeout(7200)
+def test_engines_equal_the_plain_loop() -> None:
+    refused: list[bool] = []
 
+    @cells(0.63)
+    @given(cases())
+    def law(case: Case) -> None:
+        found = agree(case, "reference", "stepwise", "cpu")
+        assert found in ([], ["cpu"])
+        refused.append(bool(found))
 
-@pytest.mark.timeout(3600)
-@cells(0.2)
-@given(cases())
-def test_kernels_equal_the_plain_loop(case: Case) -> None:
-    try:
-        agree(case, "cpu")
-    except lp.errors.EngineRefusal:
-        reject()  # kernels do not cover every operator
+    law()
+    assert sum(refused) <= REFUSED * len(refused), f"kernels refuse {sum(refused)} of {len(refused)} cells"

@@ -72,7 +72,7 @@ class _Sweeps(torch.autograd.Function):
             heard = _arriving(plan, wired.heard, gradients, length, batch)
             pools = (inputs, (), (), kept, heard, wired.constants, (ctx.weight,))
             results, _ = _run(plan.backward, length, batch, taken(wired.backward, pools))
-            own = [None if place is None else results[place] for place in wired.results]
+            own = _distinct([None if place is None else results[place] for place in wired.results])
         return (None, None, None, None, *own)
 
 
@@ -100,6 +100,17 @@ def _apart(
     return found
 
 
+def _distinct(gradients: list[Tensor | None]) -> list[Tensor | None]:
+    """Gradients of which no two are the same memory, though two values may have the same gradient."""
+    seen: set[int] = set()
+    for index, gradient in enumerate(gradients):
+        if gradient is not None:
+            if gradient.data_ptr() in seen:
+                gradients[index] = gradient = gradient.clone()
+            seen.add(gradient.data_ptr())
+    return gradients
+
+
 def _arriving(
     plan: Plan, heard: Sequence[tuple[int, Port]], gradients: Sequence[Tensor | None], length: int, batch: int
 ) -> list[Tensor | None]:
@@ -109,7 +120,10 @@ def _arriving(
         if found[index] is None and floats(port):
             rows = (batch,) if port.rows else ()
             shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
-            found[index] = torch.zeros((), dtype=port.dtype, device=port.device).expand(shape)
+            if port.kind == "state":
+                found[index] = torch.zeros(shape, dtype=port.dtype, device=port.device)
+            else:
+                found[index] = torch.zeros((), dtype=port.dtype, device=port.device).expand(shape)
     return found
 
 

@@ -5,16 +5,18 @@ Knows the engines' conditions; knows nothing of how they run.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leporello.engine.cpu.build import refuse_no_compiler
+from leporello.engine.cpu.build import refuse_no_compiler, why_no_compiler
 from leporello.errors import ArgumentError, EngineRefusal, RowsMeet
 from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
 ENGINES = ("cpu", "stepwise", "reference")  # the fastest first
 AUTO = ENGINES  # those that "auto" chooses from
+_said: set[str] = set()  # what has been said in this process
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,12 @@ def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> C
     refuse_unknown(asked)
     if asked != "auto":
         _refuse(asked, loop)
+        if asked == "cpu":
+            refuse_no_compiler()
         return Choice(asked, "asked for by name")
     reasons = dict(refused)
+    if "cpu" in AUTO:
+        _without_compiler(reasons)
     for engine in AUTO:
         if engine not in reasons:
             try:
@@ -70,8 +76,22 @@ def _refuse(engine: str, loop: Loop) -> None:
             engine=engine,
             tries='compute over features only; or engine="reference", or "auto", which chooses it',
         )
-    if engine == "cpu":
-        refuse_no_compiler()
+
+
+def _without_compiler(reasons: dict[str, str]) -> None:
+    """Say once that a compiler is all that `cpu` lacked for a loop; from then on it is not tried in vain."""
+    why = why_no_compiler()
+    if why is None:
+        return
+    if reasons.get("cpu") == why and why not in _said:
+        _said.add(why)
+        warnings.warn(
+            f"{why} The engine 'stepwise' runs what 'cpu' would run faster. Install gcc or clang; or say "
+            'engine="stepwise", and this is not said.',
+            stacklevel=2,
+        )
+    if why in _said:
+        reasons.setdefault("cpu", why)
 
 
 def refuse_unknown(asked: str) -> None:

@@ -26,8 +26,10 @@ from leporello.loop.part import part
 from leporello.loop.port import Port
 from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
+from leporello.rewrite.join import join
+from leporello.rewrite.merge import merge
 from leporello.rewrite.prune import prune
-from leporello.rewrite.save import Saved, save
+from leporello.rewrite.save import DEAR_IN_KERNELS, Saved, save
 
 Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
 
@@ -50,7 +52,7 @@ class Sweep:
     def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
         """Make a loop ready; `befores` names the states whose sequence before each step is wanted (see `Saved`)."""
         kernels = engine == "cpu"
-        split = associate(loop).split(is_drawn_in if kernels else None)
+        split = associate(merge(loop)).split(is_drawn_in if kernels else None)
         made = with_kernels(program(split)) if kernels else program(split)
         ports = zip(split.loop.outputs, split.loop.results, strict=True)
         sequences = {port.name: node for port, node in ports if port.kind == "sequence"}
@@ -99,6 +101,8 @@ class Plan:
 
     @cached_property
     def saved(self) -> Saved:
+        if self.engine == "cpu":
+            return join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS))
         return save(self.parted, self.gradient, self.leaving)
 
     @property

@@ -6,7 +6,7 @@ Everything that does not depend on a call is found here, once. Knows splits; run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
@@ -14,7 +14,7 @@ from torch import fx
 from leporello.loop.classes import Class
 from leporello.loop.family import clean_row_axis
 from leporello.loop.function import function_of, placeable
-from leporello.loop.graph import results
+from leporello.loop.graph import copied, results
 from leporello.loop.stages import Split, Stage
 
 
@@ -93,6 +93,32 @@ def program(split: Split) -> Program:
         timed=tuple(_timed(split, stage, own) for stage, own in zip(timed, done, strict=True)),
         finish=_alone(split, "finish"),
     )
+
+
+def without_unread(program: Program) -> Program:
+    """The program whose beginning makes no more than the rest reads."""
+    if program.once is None:
+        return program
+    stage, _ = program.once
+    read = {node for _, _, node in program.outputs} | {node for _, node in program.shifts} | program.summed
+    if program.finish is not None:
+        read |= set(program.finish[0].reads)
+    for timed in program.timed:
+        if timed.kernel is None:
+            read |= {*timed.fixed, *(node for node, _ in timed.varying)}
+        else:
+            read |= {*timed.kernel.fixed, *(node for node, _ in timed.kernel.rows)}
+    kept = [index for index, node in enumerate(stage.writes) if node in read]
+    if len(kept) == len(stage.writes):
+        return program
+    if not kept:
+        return replace(program, once=None)
+    graph, copies = copied(stage.graph)
+    made = [copies[node] for node in results(stage.graph)]
+    graph.output_node().args = (tuple(made[index] for index in kept),)
+    graph.eliminate_dead_code()
+    fewer = replace(stage, graph=graph, writes=tuple(stage.writes[index] for index in kept))
+    return replace(program, once=(fewer, function_of(graph)))
 
 
 def _alone(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from leporello.engine.inside import by_operators, spread
 from leporello.engine.program import Program, Timed, row_axis
+from leporello.loop.classes import Class
 
 Windows = Callable[[int, int], list[tuple[int, int]]]
 
@@ -97,7 +98,7 @@ class _Writer:
                 self._inside(timed)
             else:
                 self._at_once(timed)
-            free = [self.value(node) for node in dict.fromkeys(timed.done) if node in self.loose]
+            free = [self.flat(node) for node in dict.fromkeys(timed.done) if node in self.loose]
             if free:
                 self.say(f"{' = '.join(free)} = None", 2)
         self._between_windows()
@@ -111,6 +112,13 @@ class _Writer:
 
     def value(self, node: fx.Node) -> str:
         return f"v_{node.name}"
+
+    def flat(self, node: fx.Node) -> str:
+        """What a stage makes in a window; of what is the same at every step a name of its own, beside the value's."""
+        return self.value(node) if self._varies(node) else f"f_{node.name}"
+
+    def _varies(self, node: fx.Node) -> bool:
+        return self.classes[node] is Class.VARYING
 
     def know(self, wish: str, value: Any) -> str:
         """A name for what is known before any call."""
@@ -167,11 +175,12 @@ class _Writer:
     def _in_window(self, node: fx.Node) -> str:
         """The flat values of a window."""
         if node in self.program.sequences:
-            name = self.value(node)
-            return f"({name} if one else {name}[start:end]).flatten(0, 1).contiguous()"
-        if node in self.places:
+            name, axis = self.value(node), row_axis(node)
+            turned = f".movedim(0, {axis})" if axis else ""
+            return f"({name} if one else {name}[start:end]){turned}.flatten({axis}, {axis + 1}).contiguous()"
+        if node in self.places and self._varies(node):
             return f"(w_{node.name} if one else w_{node.name}[first:last])"
-        if node in self.loose:
+        if node in self.loose and self._varies(node):
             return f"{self.value(node)}.contiguous()"
         return f"spread({self.value(node)}, {row_axis(node)}, steps)"
 
@@ -179,7 +188,7 @@ class _Writer:
         """A loose value goes to its place in the whole, if the loop gives it out."""
         if node not in self.program.kept:
             return
-        name, value = f"w_{node.name}", self.value(node)
+        name, value = f"w_{node.name}", self.flat(node)
         if node in self.owners:
             self.say(f"{name}[first:last] = {value}", 2)
             return
@@ -196,11 +205,14 @@ class _Writer:
             return
         inside = timed.kernel
         name = self.know(f"kernel_{len([key for key in self.known if key.startswith('kernel_')])}", inside.built)
-        for node, _ in inside.reads:
-            if node in self.program.sequences:
+        for node, axis in inside.reads:
+            if axis == 0 and node in self.program.sequences:
                 self.say(f"{self.value(node)} = {self.value(node)}.contiguous()")
         rows = [f"{self.value(node)}.movedim({axis}, 0).contiguous()" for node, axis in inside.rows]
-        fixed = [f"{self.value(node)}.contiguous()" for node in inside.fixed]
+        fixed = [
+            f"{self.value(node)}{'.contiguous()' if read else ''}"
+            for node, read in zip(inside.fixed, inside.loaded, strict=True)
+        ]
         self.say(f"{name}_same = [{', '.join([*rows, *fixed])}]")
         self.say(f"{name}_matrices = {name}.pack({name}_same[{len(rows)}:], length * batch)")
         self.say(f"{name}_pointers = [value.data_ptr() for value in {name}_same]")
@@ -225,16 +237,15 @@ class _Writer:
         for node, axis in inside.writes:
             if node not in self.places:
                 if axis:
-                    self.say(f"{self.value(node)} = {self.value(node)}.movedim(0, {axis})", 2)
+                    self.say(f"{self.flat(node)} = {self.flat(node)}.movedim(0, {axis})", 2)
                 self._keep(node, axis)
 
     def _read(self, node: fx.Node, axis: int) -> str:
         """The address of what a kernel reads in a window."""
-        size = _row_bytes(node)
-        if node in self.program.sequences:
-            return f"{self.value(node)}.data_ptr() + first * {size}"
+        if axis == 0 and node in self.program.sequences:
+            return f"{self.value(node)}.data_ptr() + first * {_row_bytes(node)}"
         if node in self.places:
-            return f"w_{node.name}.data_ptr() + first * {size}"
+            return f"w_{node.name}.data_ptr() + first * {_row_bytes(node)}"
         whole = self._in_window(node).removesuffix(".contiguous()")
         name = f"r_{node.name}"
         self.say(f"{name} = {whole}{f'.movedim({axis}, 0)' if axis else ''}.contiguous()", 2)
@@ -246,8 +257,8 @@ class _Writer:
         sizes = list(node.meta["val"].shape)
         rest = "".join(f"{size}, " for index, size in enumerate(sizes) if index != axis)
         kind = self.know(str(node.meta["val"].dtype).replace("torch.", "k_"), node.meta["val"].dtype)
-        self.say(f"{self.value(node)} = torch.empty((rows, {rest}), dtype={kind}, device=device)", 2)
-        return f"{self.value(node)}.data_ptr()"
+        self.say(f"{self.flat(node)} = torch.empty((rows, {rest}), dtype={kind}, device=device)", 2)
+        return f"{self.flat(node)}.data_ptr()"
 
     def _inside(self, timed: Timed) -> None:
         """Step by step with torch's operators."""
@@ -257,11 +268,11 @@ class _Writer:
         rooms = []
         for node in timed.placed:
             if node not in self.places:
-                self.say(f"{self.value(node)} = {self._empty(node, 'rows')}", 2)
-                rooms.append(self.value(node))
+                self.say(f"{self.flat(node)} = {self._empty(node, 'rows')}", 2)
+                rooms.append(self.flat(node))
             else:
                 rooms.append(f"(w_{node.name} if one else w_{node.name}[first:last])")
-        loose = "".join(f"{self.value(node)}, " for _, node in timed.loose)
+        loose = "".join(f"{self.flat(node)}, " for _, node in timed.loose)
         of = self.know(f"inside_{len(self.known)}", timed)
         places = "".join(f"{room}, " for room in rooms)
         given = f"{of}, steps, batch, {self.program.reverse}, ({states}), ({columns}), ({fixed}), ({places})"
@@ -274,11 +285,11 @@ class _Writer:
         reads += [self._in_window(node) for node, _ in timed.varying]
         reads += [self.value(node) for node in timed.fixed]
         function = self.know(f"at_once_{len(self.known)}", timed.function)
-        made = "".join(f"{self.value(node)}, " for node, _ in timed.writes)
+        made = "".join(f"{self.flat(node)}, " for node, _ in timed.writes)
         self.say(f"{made or '_'}= {function}({', '.join(['rows', *reads])})", 2)
         for node, rows in timed.writes:
             if rows is None:
-                total, value = f"t_{node.name}", self.value(node)
+                total, value = f"t_{node.name}", self.flat(node)
                 self.say(f"{total} = {value} if {total} is None else {total}.add_({value})", 2)
                 self.say(f"{value} = None", 2)
             else:
@@ -291,7 +302,7 @@ class _Writer:
             self.say(f"{name} = {whole} if {name} is None else {name}.add_({whole})", 2)
         for state, into in self.program.shifts:
             place = "[:batch]" if self.program.reverse else "[rows - batch :]"
-            there = into in self.program.sequences or into in self.places or into in self.loose
+            there = into in self.program.sequences or (into in self.places | self.loose and self._varies(into))
             self.say(f"s_{_plain(state)} = {f'{self._in_window(into)}{place}' if there else self.value(into)}", 2)
 
     # ---- results
@@ -322,15 +333,19 @@ class _Writer:
         if node not in self.places and node not in self.loose:
             return f"{self.value(node)}.expand(length, *{self.value(node)}.shape)"
         axis = 0 if node in self.places else row_axis(node)
-        whole = f"w_{node.name}.unflatten({axis}, (length, batch))"
-        return f"{whole}.movedim({axis}, 0)" if axis else whole
+        if axis == 0:
+            return f"w_{node.name}.view({self._timed(node)})"
+        return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
+
+    def _timed(self, node: fx.Node) -> str:
+        return ", ".join(["length", "batch", *(str(size) for size in node.meta["val"].shape[1:])])
 
     def _before(self, name: str, node: fx.Node) -> str:
         """The same memory as the sequence after each step, one step earlier; a new one if that is not its own."""
         owned = name == self.owners[node] and (node in self.places or node in self.loose)
         if owned:
             part = "batch:" if self.program.reverse else ": length * batch"
-            return f"b_{node.name}[{part}].unflatten(0, (length, batch))"
+            return f"b_{node.name}[{part}].view({self._timed(node)})"
         after, first = self._sequence(node), f"i_{_plain(name)}.unsqueeze(0)"
         return f"torch.cat([{after}[1:], {first}])" if self.program.reverse else f"torch.cat([{first}, {after}[:-1]])"
 

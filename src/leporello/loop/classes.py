@@ -51,6 +51,14 @@ def is_view(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in VIEWS
 
 
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+
+
+def multiplies(node: fx.Node) -> bool:
+    """Whether it is a product of matrices."""
+    return node.op == "call_function" and node.target in PRODUCTS
+
+
 def is_part(node: fx.Node) -> bool:
     """Whether it takes one of several results of the operator before it."""
     return node.op == "call_function" and node.target is operator.getitem

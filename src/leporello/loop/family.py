@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
+from torch.backends import opt_einsum
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 _SIZES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the batch a trace imagines: the first that is no feature size
@@ -52,7 +53,7 @@ class Family:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Operators on tensors of this family compute shapes only."""
-        with self.mode, enable_python_dispatcher():
+        with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would ask for the batch
             yield
 
     @contextlib.contextmanager

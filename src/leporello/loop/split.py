@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from leporello.errors import EngineRefusal
-from leporello.loop.classes import Class, classes, is_part
+from leporello.loop.classes import Class, classes, is_part, is_view, multiplies
 from leporello.loop.cycles import ordered
 from leporello.loop.draft import Draft
 from leporello.loop.family import has_rows
@@ -31,8 +31,8 @@ Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have eve
 def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Split:
     """Part a loop into stages: what runs step by step, and what runs on all steps at once.
 
-    drawn_in   operators that may run inside though they need not, where only that inside reads them: what costs an
-               inside nothing saves a pass over memory
+    drawn_in   operators that may run inside though they need not, where an inside reads what they make, or makes what
+               they read: what costs an inside nothing saves a pass over memory
     """
     loop = _one_result_each(part(loop))
     kinds = classes(loop)
@@ -80,7 +80,6 @@ def _asked(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
 
 def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Callable[[fx.Node], bool]) -> Places:
     """The stage of each varying value: insides in their order, the rest at once and as late as can be."""
-    results = set(loop.results)
     insides = [component for component in order if len(component) > 1]
     place = {node: 2 * index + 1 for index, component in enumerate(insides) for node in component}
     leaving: dict[fx.Node, list[fx.Node]] = {}
@@ -89,20 +88,29 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Ca
     for component in reversed(order):
         node = component[0]
         if node not in place:
-            users = {place.get(user) for user in [*node.users, *leaving.get(node, ())]}
-            only = users.pop() if len(users) == 1 else None
-            if only is not None and only % 2 and node not in results and node not in leaving and drawn_in(node):
-                place[node] = only
-                continue
-            limits = [place[user] // 2 * 2 for user in [*node.users, *leaving.get(node, ())] if user in place]
-            place[node] = min(limits, default=2 * len(insides))
-    for node in loop.nodes:  # one of several results is found where its operator is
-        if is_part(node) and node in place:
-            place[node] = place[arguments(node)[0]]
+            users = [place[user] for user in [*node.users, *leaving.get(node, ())] if user in place]
+            earliest = min(users, default=2 * len(insides))
+            drawn = earliest % 2 and node not in leaving and drawn_in(node)
+            place[node] = earliest if drawn else earliest // 2 * 2
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind != "state":
             place.pop(node, None)  # sequences are there from the beginning
+    _draw_in_behind(order, place, drawn_in)
+    for node in loop.nodes:  # one of several results is found where its operator is
+        if is_part(node) and node in place:
+            place[node] = place[arguments(node)[0]]
     return place
+
+
+def _draw_in_behind(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
+    """Operators on what an inside makes go there too, but for views, which make nothing, and for products."""
+    for component in order:
+        node = component[0]
+        if place.get(node, 1) % 2 or is_view(node) or is_part(node) or multiplies(node) or not drawn_in(node):
+            continue
+        latest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
+        if latest % 2:
+            place[node] = latest
 
 
 def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:

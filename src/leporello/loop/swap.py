@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import Tensor, nn
 
-_reading = threading.RLock()
+reading = threading.RLock()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ def alone(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
     @functools.wraps(function)
     def run(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        with _reading:
+        with reading:
             return function(*args, **options)
 
     return run

@@ -21,9 +21,9 @@ from leporello.loop.step import place_of, state_names
 def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
     """The state before the first step, with a row for each row of the batch."""
     given = state is not None
-    state = state if given else _fresh(cell, batch, home)
+    state = state if given else fresh(cell, batch, home)
     if given and isinstance(cell, Cell):
-        return _like_declared(cell, state, _fresh(cell, batch, home))
+        return _like_declared(cell, state, fresh(cell, batch, home))
     if state is not None and state != ():
         refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
     return state
@@ -62,7 +62,7 @@ def _unlike(leaf: Any, wanted: Tensor) -> str | None:
     return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
 
 
-def _fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
+def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
     make = getattr(cell, "initial_state", None)
     if make is None:
         raise MissingState(
@@ -106,4 +106,4 @@ def initial_of(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return _fresh(cell, batch, home) if hasattr(cell, "initial_state") else state
+    return fresh(cell, batch, home) if hasattr(cell, "initial_state") else state

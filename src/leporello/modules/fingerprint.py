@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from leporello.loop.refusals import HOOKS
 from leporello.loop.state import Tree
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 def fingerprint(cell: nn.Module) -> Hashable:
@@ -24,8 +24,8 @@ def fingerprint(cell: nn.Module) -> Hashable:
     for module in cell.modules():
         found.append(type(module))
         for name, value in vars(module).items():
-            if name not in _OF_EVERY_MODULE:
-                found.append((name, _plain(value)))
+            if name not in OF_EVERY_MODULE:
+                found.append((name, plain(value)))
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
@@ -36,14 +36,14 @@ def fingerprint(cell: nn.Module) -> Hashable:
     return tuple(found)
 
 
-def _plain(value: Any) -> Hashable:
+def plain(value: Any) -> Hashable:
     """What plain attributes are compared by. What equals only itself is held: an id may come back."""
     if isinstance(value, (int, float, str, bool, type(None))):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
-        return (type(value), *map(_plain, value))
+        return (type(value), *map(plain, value))
     if isinstance(value, dict):
-        return tuple((key, _plain(item)) for key, item in value.items())
+        return tuple((key, plain(item)) for key, item in value.items())
     if isinstance(value, Tensor):
         return ("tensor", id(value))
     try:

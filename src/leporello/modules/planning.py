@@ -39,12 +39,13 @@ class Planner:
 
     loops: dict[Hashable, Loop] = field(default_factory=dict)
     plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
+    warm: dict[Hashable, Any] = field(default_factory=dict)  # calls of the plain form, as `Warm` keeps them
 
     def __deepcopy__(self, memo: Any) -> Planner:
         return Planner()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}}
+        return {"loops": {}, "plans": {}, "warm": {}}
 
     @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
@@ -55,7 +56,7 @@ class Planner:
         full = (key, batch, _asked(call), needs, gradient, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
-            _keep(self.plans, full, _prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
+            keep(self.plans, full, _prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
         return self.plans[full]
 
     @alone
@@ -67,13 +68,13 @@ class Planner:
             return loop
         own = (key, call.batch)
         if own not in self.loops:
-            _keep(self.loops, own, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
+            keep(self.loops, own, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
         return self.loops[own]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
         """The Loop with the batch as a symbol, which serves every batch unless the step decides by it."""
         if key not in self.loops:
-            _keep(self.loops, key, _traced(cell, call))
+            keep(self.loops, key, _traced(cell, call))
         return self.loops[key]
 
     def _key(self, cell: nn.Module, call: Call) -> Hashable:
@@ -90,7 +91,7 @@ class Planner:
         )
 
 
-def _keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
     """Remember; the oldest goes when there are too many."""
     table[key] = value
     if len(table) > MOST:
@@ -201,7 +202,8 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
     values = []
     for port in loop.inputs:
         if port.kind == "draw":
-            values.append(next(draws) if draws is not None else _drawn(port, call))
+            own = drawn(port, call.length, call.batch, call.device) if draws is None else next(draws)
+            values.append(own)
         elif port.kind == "invariant" and (port.kind, port.name) not in found:
             values.append(loop.invariant(port.name))  # type: ignore[arg-type]
         else:
@@ -234,6 +236,7 @@ def _past(call: Call, lengths: Tensor) -> Tensor:
     return torch.arange(call.length, device=call.device).unsqueeze(1) >= lengths
 
 
-def _drawn(port: Port, call: Call) -> Tensor:
+def drawn(port: Port, length: int, batch: int, device: torch.device) -> Tensor:
+    """Fresh random numbers for all steps and rows."""
     make = torch.rand if port.distribution == "uniform" else torch.randn
-    return make((call.length, call.batch, *port.shape), dtype=port.dtype, device=call.device)
+    return make((length, batch, *port.shape), dtype=port.dtype, device=device)

@@ -5,7 +5,7 @@ Knows the order of work: understand the call, plan, run, put the results back in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, place_of
 from leporello.modules.arguments import Call, repacked, understood
 from leporello.modules.explain import explanation
-from leporello.modules.planning import Planner, begun, rewritten, values_of, weights_of
+from leporello.modules.planning import Planner, begun, keep, rewritten, values_of, weights_of
+from leporello.modules.warm import Warm, form_of
 
 
 class Recurrent(nn.Module):
@@ -83,15 +84,26 @@ class Recurrent(nn.Module):
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
         """
-        call = self._understood(
-            inputs, state, lengths=lengths, resets=resets, targets=targets, forcing=forcing, steps=steps, draws=draws
-        )
-        outputs, final = self._run(call)
-        if call.packed is not None:
-            return repacked(outputs, call.packed), final
-        if self.batch_first:
-            outputs = map_leaves(lambda leaf: leaf.transpose(0, 1) if isinstance(leaf, Tensor) else leaf, outputs)
-        return outputs, final
+        plain = lengths is None and resets is None and targets is None and forcing is None
+        form = form_of(inputs, state) if plain and steps is None and draws is None else None
+        found = self._warm(form, inputs.transpose(0, 1) if self.batch_first else inputs, state) if form else None
+        if found is None:
+            call = self._understood(
+                inputs,
+                state,
+                lengths=lengths,
+                resets=resets,
+                targets=targets,
+                forcing=forcing,
+                steps=steps,
+                draws=draws,
+            )
+            found = self._run(call, form=form, given=state is not None)
+            if call.packed is not None:
+                return repacked(found[0], call.packed), found[1]
+        if not self.batch_first:
+            return found
+        return _each(lambda leaf: leaf.transpose(0, 1), found[0]), found[1]
 
     def step(
         self,
@@ -105,18 +117,23 @@ class Recurrent(nn.Module):
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
 
-        call = understood(
-            self.cell,
-            x,
-            state,
-            resets=reset,
-            targets=target,
-            forcing=forcing,
-            draws=draws,
-            one_step=True,
-        )
-        outputs, final = self._run(call)
-        return map_leaves(lambda leaf: leaf.squeeze(0) if isinstance(leaf, Tensor) else leaf, outputs), final
+        plain = reset is None and target is None and forcing is None and draws is None and isinstance(x, Tensor)
+        inputs = x.unsqueeze(0) if plain else None
+        form = form_of(inputs, state)
+        found = self._warm(form, inputs, state) if form and inputs is not None else None
+        if found is None:
+            call = understood(
+                self.cell,
+                x,
+                state,
+                resets=reset,
+                targets=target,
+                forcing=forcing,
+                draws=draws,
+                one_step=True,
+            )
+            found = self._run(call, form=form, given=state is not None)
+        return _each(lambda leaf: leaf.squeeze(0), found[0]), found[1]
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         """The state before the first step, for so many rows."""
@@ -152,11 +169,25 @@ class Recurrent(nn.Module):
     def _understood(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
         return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
-    def _run(self, call: Call, weights: Tensor | None = None) -> tuple[Tree, Tree]:
+    def _warm(self, form: Hashable, inputs: Tensor, state: Tree) -> tuple[Tree, Tree] | None:
+        """The results of a call of a form that has been seen, if nothing has changed since."""
+        warm = self._planner.warm.get((form, self.engine, self.gradient))
+        return None if warm is None else warm.run(inputs, state)
+
+    def _run(
+        self, call: Call, weights: Tensor | None = None, form: Hashable | None = None, given: bool = False
+    ) -> tuple[Tree, Tree]:
+        """Plan and run; a call of the plain form is remembered by it.
+
+        given   whether the state was handed in
+        """
         call = begun(call, self.gradient)
         weights = weights_of(call, self.gradient) if weights is None else weights
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
         values = values_of(plan.loop, call)
+        if form is not None:
+            warm = Warm(self.cell, call, plan, choice, self.gradient, given=given)
+            keep(self._planner.warm, (form, self.engine, self.gradient), warm)
         if choice.engine == "reference":
             results = reference.run(plan.loop, plan.step, values, call.length, call.batch, weights)
         else:
@@ -165,6 +196,13 @@ class Recurrent(nn.Module):
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def _each(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """A tree with its tensors changed."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def _in_trees(loop: Loop, results: Sequence[Tensor]) -> tuple[Tree, Tree]:

@@ -18,6 +18,7 @@ from leporello.loop.draft import Draft
 from leporello.loop.family import clean_row_axis
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.numbers import key_of
 from leporello.loop.port import Port
 from leporello.rewrite.prune import prune
 
@@ -40,13 +41,14 @@ class Saved:
     befores: dict[str, str]
 
 
-def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = ()) -> Saved:
+def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), dear: frozenset[Any] | None = None) -> Saved:
     """Plan what is kept between the sweeps.
 
     keep   states whose gradient before the first step is wanted
+    dear   pointwise operators that cost more than memory; those of torch's own operators unless told
     """
     twins = _twins(forward, backward)
-    choice = _choice(forward, backward, twins)
+    choice = _choice(forward, backward, twins, DEAR if dear is None else dear)
     return _applied(forward, backward, twins, choice, keep)
 
 
@@ -79,24 +81,13 @@ def _numbered(loop: Loop, symbols: dict[fx.Node, Any], numbers: dict[Any, int]) 
     """A number per value: the same for the same operator on the same values."""
     found = {node: numbers.setdefault(symbol, len(numbers)) for node, symbol in symbols.items()}
     for node in loop.nodes:
-        key = (node.target, _frozen(node.args, found), _frozen(node.kwargs, found))
-        found[node] = numbers.setdefault(key, len(numbers))
+        found[node] = numbers.setdefault(key_of(node, found), len(numbers))
     return found
 
 
-def _frozen(argument: Any, found: dict[fx.Node, int]) -> Any:
-    if isinstance(argument, fx.Node):
-        return ("value", found[argument])
-    if isinstance(argument, (list, tuple)):
-        return tuple(_frozen(item, found) for item in argument)
-    if isinstance(argument, dict):
-        return tuple((name, _frozen(value, found)) for name, value in argument.items())
-    return (type(argument).__name__, argument)
-
-
-def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> set[fx.Node]:
+def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: frozenset[Any]) -> set[fx.Node]:
     """The values of the backward graph that are handed over instead of computed."""
-    chooser = _Chooser(forward, backward, twins)
+    chooser = _Chooser(forward, backward, twins, dear)
     for node in backward.nodes:
         if node in chooser.needed:
             chooser.obtain(node)
@@ -111,8 +102,8 @@ class _Chooser:
     handed   what it is handed
     """
 
-    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node]) -> None:
-        self.twins, self.kinds = twins, classes(backward)
+    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: frozenset[Any]) -> None:
+        self.twins, self.kinds, self.dear = twins, classes(backward), dear
         varying = [node for node in twins if self.kinds[node] is Class.VARYING]
         results = set(backward.results)
         self.needed = {node for node in varying if node in results or any(user not in twins for user in node.users)}
@@ -150,29 +141,29 @@ class _Chooser:
             return False
         if self.twins[node] in self.lying:
             return True
-        return (is_view(node) or _pointwise(node)) and all(self._cheap(source) for source in node.all_input_nodes)
+        return (is_view(node) or _pointwise(node, self.dear)) and all(
+            self._cheap(source) for source in node.all_input_nodes
+        )
 
 
-_DEAR = {  # pointwise, but several nanoseconds a value: dearer than memory
+# Pointwise, but several nanoseconds a value: dearer than memory. Of kernels' own functions none is.
+DEAR_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
+DEAR = DEAR_IN_KERNELS | {
     aten.tanh.default,
     aten.exp.default,
     aten.log.default,
     aten.log1p.default,
-    aten.sin.default,
-    aten.cos.default,
-    aten.erf.default,
     aten.gelu.default,
     aten.softplus.default,
-    aten.pow.Tensor_Tensor,
 }
 
 
-def _pointwise(node: fx.Node) -> bool:
+def _pointwise(node: fx.Node, dear: frozenset[Any]) -> bool:
     """Cheap beside memory: most pointwise operators, and layer norm with its parts."""
-    if node.target in _DEAR:
+    if node.target in dear:
         return False
     if is_part(node):
-        return _pointwise(arguments(node)[0])
+        return _pointwise(arguments(node)[0], dear)
     if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
         return True
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags

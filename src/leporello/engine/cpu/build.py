@@ -2,6 +2,10 @@
 
 Knows compilers and files; knows nothing of kernels. A library is written under another name first and renamed, so that
 nobody ever sees half of one; one whose content is not what was built is built anew, never loaded.
+
+What the environment says: CC is the compiler, with arguments if need be ("ccache gcc"); LEPORELLO_CACHE the folder in
+which libraries are kept; LEPORELLO_CFLAGS flags for the compiler behind our own (a later -O1 or -march stands), with
+which libraries are kept apart from those without.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -22,16 +27,14 @@ from leporello.errors import EngineRefusal
 FLAGS = (
     "-std=gnu11",
     "-O3",
-    "-march=native",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
-    "-fopenmp-simd",
     "-fPIC",
     "-shared",
     "-pthread",
 )
-NEEDED = ("-march=native", "-fopenmp-simd")  # left out where a compiler does not know them
+WISHED = ("-march=native", "-fopenmp-simd")  # left out where a compiler does not know them
 
 
 def folder() -> Path:
@@ -72,32 +75,68 @@ def clear() -> None:
 
 @functools.cache
 def compiler() -> str | None:
-    """The machine's C compiler: $CC, else cc, gcc or clang."""
+    """The path of the machine's C compiler: $CC, else cc, gcc or clang."""
+    told = shlex.split(os.environ.get("CC", ""))[:1]
+    found = (shutil.which(name) for name in told or ["cc", "gcc", "clang"])
+    return next((path for path in found if path), None)
+
+
+def _command() -> tuple[str, ...]:
+    """The compiler with the arguments that $CC gives it."""
+    refuse_no_compiler()
+    return (str(compiler()), *shlex.split(os.environ.get("CC", ""))[1:])
+
+
+def why_no_compiler() -> str | None:
+    """Why nothing can be built, in a sentence; None if it can."""
+    if compiler() is not None:
+        return None
     told = os.environ.get("CC")
-    for name in [told] if told else ["cc", "gcc", "clang"]:
-        found = shutil.which(name)
-        if found:
-            return found
-    return None
+    return f"$CC names a C compiler that does not exist: {told}." if told else "there is no C compiler on this machine."
 
 
 def refuse_no_compiler() -> None:
-    if compiler() is None:
+    why = why_no_compiler()
+    if why is not None:
         raise EngineRefusal(
-            "there is no C compiler on this machine.",
+            why,
             expected="$CC, cc, gcc or clang",
             tries='install gcc or clang (apt install gcc, xcode-select --install); or engine="stepwise"',
         )
 
 
+def flags() -> tuple[str, ...]:
+    """What the compiler is told: our own, of the wished those that it knows, and the user's."""
+    return _flags(os.environ.get("LEPORELLO_CFLAGS", ""))
+
+
 @functools.cache
+def _flags(told: str) -> tuple[str, ...]:
+    all_known = _macros((*FLAGS, *WISHED)) is not None
+    known = WISHED if all_known else tuple(flag for flag in WISHED if _macros((*FLAGS, flag)) is not None)
+    return (*FLAGS, *known, *shlex.split(told))
+
+
+@functools.cache
+def _macros(given: tuple[str, ...]) -> str | None:
+    """What the compiler says of the machine it builds for; None if it does not know these flags."""
+    run = subprocess.run(
+        [*_command(), *given, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True, check=False
+    )
+    return None if run.returncode else run.stdout
+
+
 def machine() -> str:
     """What a library depends on beside its text: the compiler, its flags and the processor."""
-    path = compiler()
-    version = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False).stdout
-    return "\n".join([str(path), version, " ".join(FLAGS), platform.machine(), _processor()])
+    return "\n".join([*_command(), _version(), " ".join(flags()), platform.machine(), _processor()])
 
 
+@functools.cache
+def _version() -> str:
+    return subprocess.run([*_command(), "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@functools.cache
 def _processor() -> str:
     """The processor's abilities, as far as the system tells."""
     try:
@@ -107,15 +146,14 @@ def _processor() -> str:
         return platform.processor()
 
 
-@functools.cache
 def wide_bytes() -> int:
-    """The bytes of the machine's widest vectors."""
-    told = subprocess.run(
-        [str(compiler()), "-march=native", "-dM", "-E", "-x", "c", os.devnull],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    """The bytes of the widest vectors that the compiler is told to use."""
+    return _wide_bytes(flags())
+
+
+@functools.cache
+def _wide_bytes(given: tuple[str, ...]) -> int:
+    told = _macros(given) or ""
     if "__AVX512F__" in told:
         return 64
     return 32 if "__AVX__" in told else 16
@@ -157,12 +195,15 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as room:
         made = Path(room) / "made.so"
         run = subprocess.run(
-            [str(compiler()), *FLAGS, "-o", str(made), str(source), "-lm"], capture_output=True, text=True, check=False
+            [*_command(), *flags(), "-o", str(made), str(source), "-lm"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if run.returncode:
             raise EngineRefusal(
                 "the C compiler failed.",
-                compiler=str(compiler()),
+                compiler=shlex.join([*_command(), *flags()]),
                 source=str(source),
                 says="\n".join(run.stderr.strip().splitlines()[:12]) or f"exit status {run.returncode}",
             )

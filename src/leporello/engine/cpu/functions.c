@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-typedef void (*products)(long, long, long, const REAL *, long, const REAL *, REAL *, long);
+typedef void (*products)(const void *, long, long, long, long, const REAL *, long, REAL *, long);
 
 /* within 4 units in the last place; infinities and NaN are kept */
 
@@ -104,7 +104,7 @@ INLINE double log_d(double x) {
     int64_t bits;
     memcpy(&bits, &y, 8);
     int64_t whole = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
-    bits -= whole << 52;
+    bits -= (int64_t)((uint64_t)whole << 52);
     double m;
     memcpy(&m, &bits, 8);
     double f = m - 1.0, s = f / (2.0 + f), z = s * s;
@@ -121,7 +121,7 @@ INLINE float log_f(float x) {
     int32_t bits;
     memcpy(&bits, &y, 4);
     int32_t whole = (bits - 0x3f3504f3) >> 23;
-    bits -= whole << 23;
+    bits -= (int32_t)((uint32_t)whole << 23);
     float m;
     memcpy(&m, &bits, 4);
     float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
@@ -150,3 +150,38 @@ BOTH(relu, return x <= 0 ? 0 : x;, return x <= 0 ? 0 : x;)
 BOTH(sign, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;)
 #define minimum_(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define maximum_(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+
+/* the remainder has the sign of the divisor, the quotient is the next integer below */
+#define DIVISIONS(real, s, m)                                                                   \
+    INLINE real remainder_##s(real a, real b) {                                                 \
+        real r = fmod##m(a, b);                                                                 \
+        return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                        \
+    }                                                                                           \
+    INLINE real floor_divide_##s(real a, real b) {                                              \
+        if (b == 0) return a / b;                                                               \
+        real r = fmod##m(a, b), q = (a - r) / b;                                                \
+        if (r != 0 && (r < 0) != (b < 0)) q -= 1;                                               \
+        if (q == 0) return __builtin_copysign##m(0, a / b);                                     \
+        real whole = __builtin_floor##m(q);                                                     \
+        return q - whole > (real)0.5 ? whole + 1 : whole;                                       \
+    }
+DIVISIONS(float, f, f)
+DIVISIONS(double, d, )
+
+/* of integers; torch raises on a divisor of nought, here the result is nought */
+INLINE int64_t quotient_i(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64_t)-(uint64_t)a : a / b; }
+INLINE int64_t fmod_i(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+INLINE int64_t remainder_i(int64_t a, int64_t b) {
+    int64_t r = fmod_i(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+INLINE int64_t floor_divide_i(int64_t a, int64_t b) {
+    return quotient_i(a, b) - (fmod_i(a, b) != 0 && (a < 0) != (b < 0));
+}
+INLINE int64_t power_i(int64_t base, int64_t exponent) {
+    uint64_t found = 1, square = (uint64_t)base;
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    for (; exponent; exponent /= 2, square *= square)
+        if (exponent % 2) found *= square;
+    return (int64_t)found;
+}

@@ -7,25 +7,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu.library import Built, built
 from leporello.engine.kernel.decompose import decomposed
+from leporello.engine.kernel.description import Matrix
 from leporello.engine.kernel.lower import kernel_of
-from leporello.engine.program import Program, row_axis
+from leporello.engine.kernel.reads import loaded
+from leporello.engine.program import Program, row_axis, without_unread
 from leporello.loop.classes import Class
 from leporello.loop.stages import Split, Stage
 
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """An inside as a kernel, with the values of the loop's graph that it reads and writes, and their row axes."""
+    """An inside as a kernel, with the values of the loop's graph that it reads and writes, and their row axes.
+
+    loaded   which of `fixed` are read as they lie in memory, not only multiplied
+    """
 
     built: Built
     states: tuple[str, ...]
     reads: tuple[tuple[fx.Node, int], ...]
     rows: tuple[tuple[fx.Node, int], ...]
     fixed: tuple[fx.Node, ...]
+    loaded: tuple[bool, ...]
     writes: tuple[tuple[fx.Node, int], ...]
 
 
@@ -36,18 +43,37 @@ def with_kernels(program: Program) -> Program:
         replace(one, kernel=_inside(program.split, stage)) if one.inside else one
         for one, stage in zip(program.timed, stages, strict=True)
     )
-    return replace(program, timed=timed)
+    return without_unread(replace(program, timed=timed))
 
 
 def _inside(split: Split, stage: Stage) -> Inside:
     own = {split.loop.delays[name][1] for name in stage.states}
     others = [node for node in stage.reads if node not in own and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
+    kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family))
+    fixed = [node for node in others if kinds[node] not in (Class.VARYING, Class.TIMELESS)]
+    multiplied = {matrix.fixed for matrix in kernel.matrices} - loaded(kernel)
+    matrices = list(kernel.matrices)
+    for slot in multiplied:
+        source, turns = fixed[slot], 0
+        while source.target is torch.ops.aten.t.default:
+            source, turns = source.all_input_nodes[0], turns + 1
+        if source.op == "placeholder":  # a kernel reads matrices by their strides, turned or not
+            fixed[slot] = source
+            if turns % 2:
+                matrices = [_turned(matrix) if matrix.fixed == slot else matrix for matrix in matrices]
     return Inside(
-        built(kernel_of(split, stage, decomposed(stage.graph, split.loop.family))),
+        built(replace(kernel, matrices=tuple(matrices))),
         stage.states,
         tuple((node, row_axis(node)) for node in others if kinds[node] is Class.VARYING),
         tuple((node, row_axis(node)) for node in others if kinds[node] is Class.TIMELESS),
-        tuple(node for node in others if kinds[node] not in (Class.VARYING, Class.TIMELESS)),
+        tuple(fixed),
+        tuple(slot not in multiplied for slot in range(len(fixed))),
         tuple((node, row_axis(node)) for node in stage.writes),
     )
+
+
+def _turned(matrix: Matrix) -> Matrix:
+    """A matrix whose axes have changed places."""
+    head, inner, outer = matrix.axes
+    return replace(matrix, axes=(head, 1 - inner, 1 - outer))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +20,20 @@ from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
 from leporello.engine.cpu.source import runtime_text, source_of
-from leporello.engine.kernel.description import Kernel
+from leporello.engine.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+
+FEW_ROWS = 8  # of all steps together: for fewer, matrices are multiplied as they lie in memory
+LITTLE = 200_000  # operations: what is less is not worth a second thread
+LARGE = 1 << 15  # numbers of a matrix whose columns threads without rows may share
 
 
 @functools.cache
 def _runtime() -> Any:
     found, _ = library(runtime_text(wide_bytes()), "runtime")
     pointer = ctypes.c_void_p
-    found.run_parallel.argtypes = [pointer, pointer, *[ctypes.c_long] * 4, ctypes.c_int, pointer, pointer]
+    found.run_parallel.argtypes = [pointer, pointer, *[ctypes.c_long] * 4, ctypes.c_int, ctypes.c_int, pointer, pointer]
     for letter in "fd":
-        getattr(found, f"pack_{letter}").argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_long] * 4]
+        getattr(found, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long, pointer]
     return found
 
 
@@ -52,7 +58,12 @@ def _torch_threads() -> tuple[int | None, int | None]:
 class Built:
     """A kernel, built.
 
-    source   the path of its C text
+    source     the path of its C text
+    code       the library, held as long as its functions may be called
+    work       operations of a row in a step, about
+    columns    whether a matrix is so large that its columns can be shared
+    panels     numbers that all matrices take in panels
+    sizes      of the matrices, for `pack`
     """
 
     kernel: Kernel
@@ -61,34 +72,55 @@ class Built:
     address: int
     scratch: int
     products: int
+    work: int
+    columns: bool
+    panels: int
+    sizes: array[int]
 
-    def pack(self, fixed: Sequence[Tensor], rows: int) -> list[Tensor]:
-        """The kernel's matrices in panels.
+    def pack(self, fixed: Sequence[Tensor], rows: int) -> tuple[array[int], Tensor | None]:
+        """The kernel's matrices as it is given them, words of memory; in panels unless rows are few.
 
-        rows   how many rows of all steps together will be multiplied
+        rows   how many of all steps together will be multiplied
         """
-        found = []
-        size = self.kernel.dtype.itemsize
-        panel = 2 * wide_bytes() // size
-        pack = getattr(_runtime(), f"pack_{_letter(self.kernel)}")
-        for matrix in self.kernel.matrices:
+        words: list[int] = []
+        matrices = self.kernel.matrices
+        for matrix in matrices:
             value = fixed[matrix.fixed]
-            count = matrix.inner * (-(-matrix.outer // panel) * panel)
-            to = torch.empty(matrix.heads * count, dtype=self.kernel.dtype)
-            along = [0 if axis is None else value.stride(axis) for axis in matrix.axes]
-            for head in range(matrix.heads):
-                begin = value.data_ptr() + head * along[0] * size
-                pack(to.data_ptr() + head * count * size, begin, matrix.inner, matrix.outer, along[1], along[2])
-            found.append(to)
-        return found
+            head, inner, outer = matrix.axes
+            words += (
+                0,
+                value.data_ptr(),
+                0 if head is None else value.stride(head),
+                value.stride(inner),
+                value.stride(outer),
+            )
+        found = array("q", words)
+        if rows < FEW_ROWS or not matrices:
+            return found, None
+        memory = torch.empty(self.panels, dtype=self.kernel.dtype)
+        pack = _runtime().pack_d if self.kernel.dtype == torch.float64 else _runtime().pack_f
+        pack(found.buffer_info()[0], self.sizes.buffer_info()[0], len(matrices), memory.data_ptr())
+        return found, memory
 
-    def run(self, pointers: Sequence[int], matrices: Sequence[Tensor], steps: int, batch: int) -> None:
+    def run(self, pointers: list[int], matrices: tuple[array[int], Tensor | None], steps: int, batch: int) -> None:
         """Take all rows through so many steps; memory by place (`PLACES`), contiguous, in the order of the slots."""
-        words = [*pointers, *(value.data_ptr() for value in matrices), self.products]
-        given = (ctypes.c_void_p * len(words))(*words)
-        threads = torch.get_num_threads()
-        own = _torch_threads() if threads > 1 else (None, None)
-        failed = _runtime().run_parallel(self.address, given, batch, steps, batch, self.scratch, threads, *own)
+        given = array("q", pointers)
+        given += matrices[0]
+        given.append(self.products)
+        threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
+        start, number = _torch_threads() if threads > 1 else (None, None)
+        failed = _runtime().run_parallel(
+            self.address,
+            given.buffer_info()[0],
+            batch,
+            steps,
+            batch,
+            self.scratch,
+            threads,
+            self.columns,
+            start,
+            number,
+        )
         if failed:
             raise MemoryError("no memory for a kernel's threads")
 
@@ -103,7 +135,25 @@ def built(kernel: Kernel) -> Built:
         _address(code.run),
         ctypes.c_long.in_dll(code, "scratch_bytes").value,
         _address(getattr(_runtime(), f"product_{_letter(kernel)}")),
+        sum(map(_work, kernel.blocks)),
+        any(matrix.inner * matrix.outer >= LARGE for matrix in kernel.matrices),
+        sum(_panels(matrix, kernel) for matrix in kernel.matrices),
+        array("q", [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]),
     )
+
+
+def _panels(matrix: Matrix, kernel: Kernel) -> int:
+    """Numbers that a matrix takes in panels two vectors wide."""
+    panel = 2 * wide_bytes() // kernel.dtype.itemsize
+    return matrix.heads * matrix.inner * (-(-matrix.outer // panel) * panel)
+
+
+def _work(block: Block) -> int:
+    """Operations of a block for one row, about."""
+    if isinstance(block, Product):
+        return 2 * block.heads * block.inner * block.outer
+    sizes = block.sizes if isinstance(block, Pointwise) else (*block.sizes, *block.over)
+    return 20 * math.prod(sizes)
 
 
 def _letter(kernel: Kernel) -> str:

@@ -5,66 +5,152 @@ typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(
 #undef PANEL
 #undef TILE
 #define PANEL (2 * WIDE)
+#ifndef WORTH_DIVIDING
+#define WORTH_DIVIDING (1 << 14) /* numbers of a matrix */
+#endif
+
+/* a matrix as a kernel is given it: as it lies in memory, with its strides, and in panels unless that is not worth it */
+typedef struct {
+    const REAL *panels, *raw;
+    long along_head, along_inner, along_outer;
+} NAME(matrix);
+
+typedef struct {
+    long rows, inner, outer, stride, out_stride;
+    const REAL *a, *b;
+    REAL *out;
+} NAME(job);
 
 /* a tile of rows by two vectors stays in registers while the inner axis runs */
 
-#define TILE(M)                                                                                              \
-    static void NAME(tile_##M)(long inner, const REAL *restrict a, long stride, const REAL *restrict b,           \
-                         REAL *restrict out, long out_stride) {                                             \
-        NAME(vec) left[M], right[M];                                                                              \
-        for (int i = 0; i < M; i++) left[i] = right[i] = (NAME(vec)){0};                                          \
-        for (long k = 0; k < inner; k++) {                                                                  \
-            NAME(vec) b0 = *(const NAME(vec) *)(b + k * PANEL), b1 = *(const NAME(vec) *)(b + k * PANEL + WIDE);              \
-            _Pragma("GCC unroll 16") for (int i = 0; i < M; i++) {                                          \
-                REAL value = a[i * stride + k];                                                             \
-                left[i] += value * b0;                                                                      \
-                right[i] += value * b1;                                                                     \
-            }                                                                                               \
-        }                                                                                                   \
-        for (int i = 0; i < M; i++) {                                                                       \
-            *(NAME(vec) *)(out + i * out_stride) = left[i];                                                       \
-            *(NAME(vec) *)(out + i * out_stride + WIDE) = right[i];                                               \
-        }                                                                                                   \
+#define TILE(M)                                                                                               \
+    static void NAME(tile_##M)(long inner, const REAL *restrict a, long stride, const REAL *restrict b,       \
+                               REAL *restrict out, long out_stride) {                                         \
+        NAME(vec) left[M], right[M];                                                                          \
+        for (int i = 0; i < M; i++) left[i] = right[i] = (NAME(vec)){0};                                      \
+        for (long k = 0; k < inner; k++) {                                                                    \
+            NAME(vec) b0 = *(const NAME(vec) *)(b + k * PANEL), b1 = *(const NAME(vec) *)(b + k * PANEL + WIDE); \
+            _Pragma("GCC unroll 16") for (int i = 0; i < M; i++) {                                            \
+                REAL value = a[i * stride + k];                                                               \
+                left[i] += value * b0;                                                                        \
+                right[i] += value * b1;                                                                       \
+            }                                                                                                 \
+        }                                                                                                     \
+        for (int i = 0; i < M; i++) {                                                                         \
+            *(NAME(vec) *)(out + i * out_stride) = left[i];                                                   \
+            *(NAME(vec) *)(out + i * out_stride + WIDE) = right[i];                                           \
+        }                                                                                                     \
     }
 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 #if ROWS > 6
 TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
 
-/* rows of a times one packed matrix: panels outside, so that each is read once for all rows */
-void NAME(product)(long rows, long inner, long outer, const REAL *a, long stride, const REAL *b, REAL *out,
-                    long out_stride) {
-    long tiles = (rows + ROWS - 1) / ROWS;
-    for (long column = 0; column < outer; column += PANEL, b += inner * PANEL) {
+/* some panels of a product: panels outside, so that each is read once for all rows */
+static void NAME(panels)(const void *given, long first, long last) {
+    const NAME(job) *job = given;
+    const long rows = job->rows, inner = job->inner, stride = job->stride, out_stride = job->out_stride;
+    const long tiles = (rows + ROWS - 1) / ROWS;
+    for (long panel = first; panel < last; panel++) {
+        const REAL *b = job->b + panel * inner * PANEL;
         for (long tile = 0, row = 0; tile < tiles; tile++) {
             long count = (rows - row + tiles - tile - 1) / (tiles - tile);
-            const REAL *from = a + row * stride;
-            REAL *to = out + row * out_stride + column;
+            const REAL *from = job->a + row * stride;
+            REAL *to = job->out + row * out_stride + panel * PANEL;
             switch (count) {
-                case 1: NAME(tile_1)(inner, from, stride, b, to, out_stride); break;
-                case 2: NAME(tile_2)(inner, from, stride, b, to, out_stride); break;
-                case 3: NAME(tile_3)(inner, from, stride, b, to, out_stride); break;
-                case 4: NAME(tile_4)(inner, from, stride, b, to, out_stride); break;
-                case 5: NAME(tile_5)(inner, from, stride, b, to, out_stride); break;
-                case 6: NAME(tile_6)(inner, from, stride, b, to, out_stride); break;
+#define CASE(M) case M: NAME(tile_##M)(inner, from, stride, b, to, out_stride); break;
+                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if ROWS > 6
-                case 7: NAME(tile_7)(inner, from, stride, b, to, out_stride); break;
-                case 8: NAME(tile_8)(inner, from, stride, b, to, out_stride); break;
-                case 9: NAME(tile_9)(inner, from, stride, b, to, out_stride); break;
-                case 10: NAME(tile_10)(inner, from, stride, b, to, out_stride); break;
-                case 11: NAME(tile_11)(inner, from, stride, b, to, out_stride); break;
-                case 12: NAME(tile_12)(inner, from, stride, b, to, out_stride); break;
+                CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
 #endif
+#undef CASE
             }
             row += count;
         }
     }
 }
 
+/* a product with a matrix as it lies in memory, for rows so few that panels would cost more than they save */
+static void NAME(unpacked)(const NAME(matrix) *matrix, const REAL *b, const NAME(job) *job) {
+    const long inner = job->inner, outer = job->outer;
+    for (long row = 0; row < job->rows; row++) {
+        const REAL *a = job->a + row * job->stride;
+        REAL *out = job->out + row * job->out_stride;
+        if (matrix->along_outer == 1) { /* a sum of rows of the matrix */
+            long n = 0;
+            for (; n + 4 * WIDE <= outer; n += 4 * WIDE) {
+                NAME(vec) sum[4] = {{0}};
+                for (long k = 0; k < inner; k++)
+                    for (int i = 0; i < 4; i++)
+                        sum[i] += a[k] * *(const NAME(vec) *)(b + k * matrix->along_inner + n + i * WIDE);
+                for (int i = 0; i < 4; i++) *(NAME(vec) *)(out + n + i * WIDE) = sum[i];
+            }
+            for (; n < outer; n++) {
+                REAL sum = 0;
+                for (long k = 0; k < inner; k++) sum += a[k] * b[k * matrix->along_inner + n];
+                out[n] = sum;
+            }
+            continue;
+        }
+        for (long n = 0; n < outer; n++) { /* one sum of products after another */
+            const REAL *column = b + n * matrix->along_outer;
+            REAL sum = 0;
+            long k = 0;
+            if (matrix->along_inner == 1) {
+                NAME(vec) part[2] = {{0}};
+                for (; k + 2 * WIDE <= inner; k += 2 * WIDE)
+                    for (int i = 0; i < 2; i++)
+                        part[i] += *(const NAME(vec) *)(a + k + i * WIDE) * *(const NAME(vec) *)(column + k + i * WIDE);
+                part[0] += part[1];
+                for (int i = 0; i < WIDE; i++) sum += part[0][i];
+            }
+            for (; k < inner; k++) sum += a[k] * column[k * matrix->along_inner];
+            out[n] = sum;
+        }
+    }
+}
+
+/* rows of a times one head of a matrix */
+void NAME(product)(const void *given, long head, long rows, long inner, long outer, const REAL *a, long stride,
+                   REAL *out, long out_stride) {
+    const NAME(matrix) *matrix = given;
+    const long count = (outer + PANEL - 1) / PANEL;
+    NAME(job) job = {rows, inner, outer, stride, out_stride, a, matrix->panels + head * count * inner * PANEL, out};
+    if (!matrix->panels)
+        NAME(unpacked)(matrix, matrix->raw + head * matrix->along_head, &job);
+    else if (leading && inner * outer >= WORTH_DIVIDING)
+        divided(leading, NAME(panels), &job, count);
+    else
+        NAME(panels)(&job, 0, count);
+}
+
 /* a matrix in panels of columns, each with all of the inner axis; zeros behind the last column */
-void NAME(pack)(REAL *to, const REAL *from, long inner, long outer, long along_inner, long along_outer) {
-    for (long column = 0; column < outer; column += PANEL)
-        for (long k = 0; k < inner; k++)
-            for (long j = 0; j < PANEL; j++)
-                *to++ = column + j < outer ? from[k * along_inner + (column + j) * along_outer] : 0;
+static void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long inner, long outer, long along_inner,
+                long along_outer) {
+    for (long column = 0; column < outer; column += PANEL, to += inner * PANEL) {
+        const long width = outer - column < PANEL ? outer - column : PANEL;
+        const REAL *begin = from + column * along_outer;
+        if (width < PANEL) memset(to, 0, inner * PANEL * sizeof(REAL));
+        if (along_outer == 1) {
+            for (long k = 0; k < inner; k++) memcpy(to + k * PANEL, begin + k * along_inner, width * sizeof(REAL));
+            continue;
+        }
+        for (long block = 0; block < inner; block += 16) { /* what is read of a column lies in one line of the cache */
+            const long end = inner - block < 16 ? inner : block + 16;
+            for (long j = 0; j < width; j++)
+                for (long k = block; k < end; k++) to[k * PANEL + j] = begin[k * along_inner + j * along_outer];
+        }
+    }
+}
+
+/* all matrices of a kernel into panels, one behind the other
+   sizes: for each its heads, inner and outer size */
+void NAME(pack)(NAME(matrix) *matrices, const long *sizes, long count, REAL *to) {
+    for (NAME(matrix) *own = matrices; own < matrices + count; own++, sizes += 3) {
+        own->panels = to;
+        for (long head = 0; head < sizes[0]; head++) {
+            NAME(pack_one)(to, own->raw + head * own->along_head, sizes[1], sizes[2], own->along_inner, own->along_outer);
+            to += sizes[1] * ((sizes[2] + PANEL - 1) / PANEL * PANEL);
+        }
+    }
 }

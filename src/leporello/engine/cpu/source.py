@@ -9,7 +9,7 @@ from importlib import resources
 
 import torch
 
-from leporello.engine.cpu.spelling import GATHERED, SPELLING, TYPES, number
+from leporello.engine.cpu.spelling import GATHERED, OF_INTEGERS, POWERS, SPELLING, TYPES, ends, number
 from leporello.engine.kernel.description import (
     Apply,
     Block,
@@ -23,10 +23,13 @@ from leporello.engine.kernel.description import (
     Pointwise,
     Product,
     Reduction,
+    dtype_of_expression,
 )
+from leporello.engine.kernel.reads import ahead, touches, written
 from leporello.errors import EngineRefusal
 
-PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers, then the packed matrices
+PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers
+MATRIX_WORDS = 5  # of a matrix, behind them
 TOGETHER = 24  # rows that one thread takes through a step together, at most
 
 
@@ -47,7 +50,7 @@ def runtime_text(wide_bytes: int) -> str:
         lines += [f"#define REAL {real}", f"#define WIDE {wide_bytes // size}", f"#define NAME(name) name##_{letter}"]
         lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c")]
         lines += [f"#undef {name}" for name in ("REAL", "WIDE", "NAME", "ROWS")]
-    return "\n".join([*lines, part("threads.c")])
+    return "\n".join([part("team.c"), "#include <string.h>", *lines, part("threads.c")])
 
 
 def tile_rows(wide_bytes: int) -> int:
@@ -65,6 +68,7 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[Buffer, str] = {}
         self._name_all()
+        self.ahead = ahead(kernel)
 
     def _name_all(self) -> None:
         taken: set[str] = set()
@@ -100,7 +104,7 @@ class _Writer:
         self.say(f"#define REAL {self.real}")
         self.say(f"#define TOGETHER {TOGETHER}")
         self.lines.append(part("functions.c"))
-        self.say(f"const long scratch_bytes = {sum(map(self._bytes, self._own())) + 64};")
+        self.say(f"const long scratch_bytes = {sum(map(self._bytes, self._own())) + self._gathered() + 64};")
         self.say("")
         self._runner()
         return "\n".join(self.lines) + "\n"
@@ -122,44 +126,108 @@ class _Writer:
         self.say("scratch = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);", 1)
         slots = self._slots()
         if kernel.matrices:
-            self.say(f"const products product = (products)given[{max(slots.values()) + 1}];", 1)
+            self.say(f"const products product = (products)given[{slots['products', 0]}];", 1)
         for buffer in self._own():
-            both = buffer.place in ("state", "next")  # these change places after every step
-            name = f"{self.names[buffer]}_memory" if both else f"restrict {self.names[buffer]}"
-            self.say(f"{TYPES[buffer.dtype]} *{name} = (void *)scratch; scratch += {self._bytes(buffer)};", 1)
+            self.say(f"{TYPES[buffer.dtype]} *{self._memory(buffer)} = (void *)scratch;", 1)
+            self.say(f"scratch += {self._bytes(buffer)};", 1)
+        if self._gathered():
+            self.say(f"{self.real} *gathered = (void *)scratch;", 1)
         self.say("long blocks = (last - first + TOGETHER - 1) / TOGETHER, done = first;", 1)
         self.say("for (long block = 0; block < blocks; block++) {", 1)
         self.say("const long at = done, rows = (last - done + blocks - block - 1) / (blocks - block);", 2)
         self.say("done += rows;", 2)
         for buffer in kernel.buffers["state"]:
             begin = f"((const {TYPES[buffer.dtype]} *)given[{slots['state', buffer.slot]}])"
-            self._copy(buffer, begin, f"{self.names[buffer]}_memory", into=True)
-        self.say("for (long count = 0; count < steps; count++) {", 2)
-        self.say(f"const long time = {'steps - 1 - count' if kernel.reverse else 'count'};", 3)
-        for state, following in zip(kernel.buffers["state"], kernel.buffers["next"], strict=True):
-            kind, a, b = TYPES[state.dtype], self.names[state], self.names[following]
-            self.say(f"{kind} *restrict {a} = count % 2 ? {b}_memory : {a}_memory;", 3)
-            self.say(f"{kind} *restrict {b} = count % 2 ? {a}_memory : {b}_memory;", 3)
-        for place in ("read", "row", "fixed", "write"):
-            for buffer in kernel.buffers[place]:
-                self._point(buffer, slots[place, buffer.slot])
-        for block in kernel.blocks:
-            self._block(block)
-        self.say("}", 2)
+            self._copy(buffer, begin, self._memory(buffer), into=True)
+        self._all_steps()
         for buffer, following in zip(kernel.buffers["state"], kernel.buffers["next"], strict=True):
-            last = f"(steps % 2 ? {self.names[following]}_memory : {self.names[buffer]}_memory)"
+            last = f"(steps % 2 ? {self._memory(following)} : {self._memory(buffer)})"
             self._copy(buffer, f"(({TYPES[buffer.dtype]} *)given[{slots['next', buffer.slot]}])", last, into=False)
         self.say("}", 1)
         self.say("}")
 
+    def _gathered(self) -> int:
+        """Bytes for the rows of several steps that products ahead multiply."""
+        lefts = [block.left for block in self.ahead if isinstance(block, Product) and block.left.place != "scratch"]
+        panel, size = 2 * self.wide, self.kernel.dtype.itemsize
+        return max((TOGETHER * (-(-left.count // panel) * panel + panel) * size for left in lefts), default=0)
+
+    def _memory(self, buffer: Buffer) -> str:
+        return f"{self.names[buffer]}_memory"
+
+    def _all_steps(self) -> None:
+        """The steps of a block of rows; what waits for no state runs for several of them together, if rows are few."""
+        most = "TOGETHER / rows" if self.ahead else "1"
+        self.say(f"const long most = {most};", 2)
+        self.say("for (long begin = 0; begin < steps; begin += most) {", 2)
+        self.say("const long span = steps - begin < most ? steps - begin : most;", 3)
+        for block in self.ahead:
+            if isinstance(block, Product):
+                self._product_ahead(block)
+                continue
+            self.say("for (long step = 0; step < span; step++) {", 3)
+            self._step(block)
+            self.say("}", 3)
+        self.say("for (long step = 0; step < span; step++) {", 3)
+        self._step(*[block for block in self.kernel.blocks if block not in self.ahead])
+        self.say("}", 3)
+        self.say("}", 2)
+
+    def _step(self, *blocks: Block) -> None:
+        """Blocks of one step, with the places of what they read and write."""
+        kernel, slots = self.kernel, self._slots()
+        touched = {buffer for block in blocks for buffer in touches(block)}
+        self.say("const long count = begin + step;", 4)
+        self.say(f"const long time = {'steps - 1 - count' if kernel.reverse else 'count'};", 4)
+        self.say("(void)time;", 4)
+        for state, following in zip(kernel.buffers["state"], kernel.buffers["next"], strict=True):
+            kind, a, b = TYPES[state.dtype], self._memory(state), self._memory(following)
+            if state in touched:
+                self.say(f"{kind} *restrict {self.names[state]} = count % 2 ? {b} : {a};", 4)
+            if following in touched:
+                self.say(f"{kind} *restrict {self.names[following]} = count % 2 ? {a} : {b};", 4)
+        for place in ("read", "row", "fixed", "write"):
+            for buffer in kernel.buffers[place]:
+                if buffer in touched:
+                    self._point(buffer, slots[place, buffer.slot])
+        early = {buffer for block in self.ahead for buffer in written(block)}
+        for buffer in kernel.buffers["scratch"]:
+            if buffer in touched:
+                offset = f" + step * rows * {self.stride(buffer)}" if buffer in early else ""
+                kind = TYPES[buffer.dtype]
+                self.say(f"{kind} *restrict {self.names[buffer]} = {self._memory(buffer)}{offset};", 4)
+        for block in blocks:
+            self._block(block)
+
+    def _product_ahead(self, block: Product) -> None:
+        """A product for the rows of several steps; what comes from a sequence is put together first."""
+        left = block.left
+        if left.place == "scratch":
+            self._product(block, self._memory(left), self._memory(block.out), "span * rows", 3)
+            return
+        size, panel = left.count, 2 * self.wide
+        stride = -(-size // panel) * panel + panel
+        time = "(steps - 1 - begin - step)" if self.kernel.reverse else "(begin + step)"
+        offset = "at" if left.place == "row" else f"({time} * batch + at)"
+        source = f"(const {self.real} *)given[{self._slots()[left.place, left.slot]}] + {offset} * {size}"
+        self.say("for (long step = 0; step < span; step++) {", 3)
+        self.say(f"const {self.real} *from = {source};", 4)
+        gathered = f"gathered + (step * rows + row) * {stride}"
+        self.say("for (long row = 0; row < rows; row++)", 4)
+        self.say(f"memcpy({gathered}, from + row * {size}, {size} * sizeof(REAL));", 5)
+        self.say("}", 3)
+        self._product(block, "gathered", self._memory(block.out), "span * rows", 3, stride)
+
     def _slots(self) -> dict[tuple[str, int], int]:
+        """Where in `given` the pointers stand; a matrix takes the words of `matrix` in products.c."""
         found, count = {}, 0
         for place in PLACES:
             for buffer in self.kernel.buffers[place]:
                 found[place, buffer.slot] = count
                 count += 1
         for index in range(len(self.kernel.matrices)):
-            found["packed", index] = count + index
+            found["matrix", index] = count + index * MATRIX_WORDS
+        found["products", 0] = count + len(self.kernel.matrices) * MATRIX_WORDS
         return found
 
     def _copy(self, buffer: Buffer, memory: str, own: str, *, into: bool) -> None:
@@ -177,37 +245,35 @@ class _Writer:
             "write": f" + (time * batch + at) * {buffer.count}",
             "row": f" + at * {buffer.count}",
         }.get(buffer.place, "")
-        self.say(f"{constant}{kind} *restrict {self.names[buffer]} = ({constant}{kind} *)given[{slot}]{offset};", 3)
+        self.say(f"{constant}{kind} *restrict {self.names[buffer]} = ({constant}{kind} *)given[{slot}]{offset};", 4)
 
     # ---- blocks
 
     def _block(self, block: Block) -> None:
         if isinstance(block, Product):
-            self._product(block)
+            self._product(block, self.names[block.left], self.names[block.out], "rows", 4)
         else:
-            self.say("for (long row = 0; row < rows; row++) {", 3)
+            self.say("for (long row = 0; row < rows; row++) {", 4)
             if isinstance(block, Pointwise):
                 self._pointwise(block)
             else:
                 self._reduction(block)
-            self.say("}", 3)
+            self.say("}", 4)
 
-    def _product(self, block: Product) -> None:
-        slot = self._slots()["packed", block.matrix]
-        panel = 2 * self.wide
-        size = block.inner * (-(-block.outer // panel) * panel)
-        left, out = self.names[block.left], self.names[block.out]
+    def _product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: int | None = None) -> None:
+        slot = self._slots()["matrix", block.matrix]
         heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
         head = "0" if block.heads == 1 else "head"
+        stride = self.stride(block.left) if stride is None else stride
         self.say(
-            f"{heads}product(rows, {block.inner}, {block.outer}, {left} + {block.offset} + {head} * {block.inner}, "
-            f"{self.stride(block.left)}, (const REAL *)given[{slot}] + {head} * {size}, "
+            f"{heads}product(given + {slot}, {head}, {rows}, {block.inner}, {block.outer}, "
+            f"{left} + {block.offset} + {head} * {block.inner}, {stride}, "
             f"{out} + {head} * {block.outer}, {self.stride(block.out)});",
-            3,
+            depth,
         )
 
     def _pointwise(self, block: Pointwise) -> None:
-        depth = self._loops(block.sizes, "i", 4)
+        depth = self._loops(block.sizes, "i", 5)
         body = _Body(self)
         for store in block.stores:
             value = body.value(store.value)
@@ -217,37 +283,37 @@ class _Writer:
             body.known[store.buffer, store.index] = name
         for text in body.lines:
             self.say(text, depth)
-        self._close(depth, 4)
+        self._close(depth, 5)
 
     def _reduction(self, block: Reduction) -> None:
-        depth = self._loops(block.sizes, "i", 4)
+        depth = self._loops(block.sizes, "i", 5)
         kind = TYPES[block.buffer.dtype]
         body = _Body(self)
         value = body.value(block.value)
-        found = "sum"
         if block.operator in GATHERED:
             begin, going = GATHERED[block.operator]
-            self.say(f"{kind} sum = {begin};", depth)
+            self.say(f"{kind} sum = {begin.format(**ends(block.buffer.dtype))};", depth)
             inner = self._loops(block.over, "k", depth, simd="sum" if block.operator == "sum" else "")
             for text in body.lines:
                 self.say(text, inner)
+            value = f"{value} != 0" if block.operator in ("any", "all") else value
             self.say(f"const {kind} value = {value};", inner)
             self.say(f"sum = {going};", inner)
         else:  # the first place of the largest or smallest; a NaN counts as such
             if len(block.over) != 1:
-                raise EngineRefusal(f"the operator {block.operator} over several axes.")
-            sign = ">" if block.operator == "argmax" else "<"
-            self.say(f"{self.real} best = 0; int64_t sum = -1;", depth)
+                raise EngineRefusal(f"the operator {block.operator} over several axes is not covered by kernels.")
+            sign, own = ">" if block.operator == "argmax" else "<", TYPES[dtype_of_expression(block.value)]
+            self.say(f"{own} best = 0; int64_t sum = -1;", depth)
             inner = self._loops(block.over, "k", depth)
             for text in body.lines:
                 self.say(text, inner)
             k = "k0" if block.over[0] > 1 else "0"
-            self.say(f"const {self.real} value = {value};", inner)
+            self.say(f"const {own} value = {value};", inner)
             better = f"value {sign} best || value != value"
             self.say(f"if (sum < 0 || (best == best && ({better}))) {{ best = value; sum = {k}; }}", inner)
         self._close(inner, depth)
-        self.say(f"{self._place(block.buffer, str(block.index))} = {found};", depth)
-        self._close(depth, 4)
+        self.say(f"{self._place(block.buffer, str(block.index))} = sum;", depth)
+        self._close(depth, 5)
 
     def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "") -> int:
         real = [(number_, size) for number_, size in enumerate(sizes) if size != 1]
@@ -293,10 +359,7 @@ class _Body:
             return self.named[id(expression)]
         found = self._spelt(expression)
         if isinstance(expression, (Apply, Load, Fetch)):
-            kind = TYPES.get(_dtype(expression))
-            if kind is None:
-                raise EngineRefusal(f"the step computes with {_dtype(expression)}.")
-            found = self.kept(found, kind)
+            found = self.kept(found, TYPES[dtype_of_expression(expression)])
         self.named[id(expression)] = found
         self.alive.append(expression)  # its id stays its own
         return found
@@ -310,41 +373,37 @@ class _Body:
         if isinstance(expression, Place):
             return f"(({TYPES[expression.dtype]})({expression.index}))"
         if isinstance(expression, Fetch):
-            by = self.value(expression.by)
-            last = expression.size - 1
-            inside = f"({by} < 0 ? 0 : {by} > {last} ? {last} : {by})"
-            return f"{self.writer.names[expression.buffer]}[{inside} * {expression.stride} + {expression.index}]"
+            places = [str(expression.index)]
+            for along in expression.by:
+                by, last = self.value(along.number), along.size - 1
+                places.append(f"({by} < 0 ? 0 : {by} > {last} ? {last} : {by}) * {along.stride}")
+            return self.writer._place(expression.buffer, " + ".join(places))
         return self._applied(expression)
 
     def _applied(self, expression: Apply) -> str:
         arguments = [self.value(argument) for argument in expression.arguments]
         if expression.operator == "pow" and isinstance(expression.arguments[1], Constant):
             exponent = expression.arguments[1].value
-            if exponent in (1, 2, 3):
-                return " * ".join([arguments[0]] * int(exponent))
-        if expression.operator == "remainder":
-            raise EngineRefusal("the operator remainder is not covered by kernels.")
-        if expression.operator == "bitwise_not":
-            return f"!{arguments[0]}" if expression.dtype == torch.bool else f"~{arguments[0]}"
+            if exponent in POWERS:
+                return POWERS[exponent].format(arguments[0])
+        real = _working(expression)
         if expression.operator == "cast" and expression.dtype == torch.bool:
             return f"{arguments[0]} != 0"
-        pattern = SPELLING.get(expression.operator)
+        pattern = (SPELLING if real.is_floating_point else {**SPELLING, **OF_INTEGERS}).get(expression.operator)
         if pattern is None:
             raise EngineRefusal(f"the operator {expression.operator} is not covered by kernels.")
-        single = _working(expression) != torch.float64
-        if expression.operator == "abs" and not expression.dtype.is_floating_point:
-            return f"{arguments[0]} < 0 ? -{arguments[0]} : {arguments[0]}"
-        return pattern.format(*arguments, s="f" if single else "d", m="f" if single else "")
-
-
-def _dtype(expression: Expression) -> torch.dtype:
-    return expression.buffer.dtype if isinstance(expression, (Load, Fetch)) else expression.dtype
+        if expression.operator == "bitwise_not" and expression.dtype == torch.bool:
+            pattern = "!{0}"
+        double = real == torch.float64
+        return pattern.format(*arguments, s="d" if double else "f", m="" if double else "f", t=TYPES[expression.dtype])
 
 
 def _working(expression: Apply) -> torch.dtype:
-    """In which type an operator computes: the wider one where its arguments or its value differ."""
-    types = [expression.dtype, *(_dtype(argument) for argument in expression.arguments)]
-    return torch.float64 if torch.float64 in types else torch.float32
+    """In which type an operator computes: the widest of its arguments'; its value's where they are integers."""
+    types = [dtype_of_expression(argument) for argument in expression.arguments]
+    if torch.float64 in types or torch.float32 in types:
+        return torch.float64 if torch.float64 in types else torch.float32
+    return expression.dtype if expression.operator == "cast" else types[0]
 
 
 def _spelt(name: str) -> str:

@@ -17,7 +17,8 @@ TYPES = {
     torch.bool: "uint8_t",
 }
 
-# {0}, {1} are the arguments; {s} is f or d, {m} the ending of libm's functions.
+# {0}, {1} are the arguments; {s} is f or d, {m} the ending of libm's functions, {t} the type of the
+# value.
 SPELLING = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -62,6 +63,10 @@ SPELLING = {
     "atan2": "atan2{m}({0}, {1})",
     "hypot": "hypot{m}({0}, {1})",
     "fmod": "fmod{m}({0}, {1})",
+    "remainder": "remainder_{s}({0}, {1})",
+    "floor_divide": "floor_divide_{s}({0}, {1})",
+    "lgamma": "lgamma{m}({0})",
+    "signbit": "__builtin_signbit({0}) != 0",
     "copysign": "__builtin_copysign{m}({0}, {1})",
     "minimum": "minimum_({0}, {1})",
     "maximum": "maximum_({0}, {1})",
@@ -77,24 +82,52 @@ SPELLING = {
     "logical_or": "{0} || {1}",
     "logical_xor": "!{0} != !{1}",
     "logical_not": "!{0}",
+    "bitwise_not": "~{0}",
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
     "isnan": "{0} != {0}",
     "isinf": "__builtin_fabs{m}({0}) == __builtin_inf()",
     "where": "{0} ? {1} : {2}",
-    "cast": "{0}",
+    "cast": "({t}){0}",
 }
+
+# The same, of integers.
+OF_INTEGERS = {
+    "abs": "{0} < 0 ? -{0} : {0}",
+    "sign": "({0} > 0) - ({0} < 0)",
+    "sgn": "({0} > 0) - ({0} < 0)",
+    "relu": "{0} > 0 ? {0} : 0",
+    "quotient": "quotient_i({0}, {1})",
+    "floor_divide": "floor_divide_i({0}, {1})",
+    "fmod": "fmod_i({0}, {1})",
+    "remainder": "remainder_i({0}, {1})",
+    "pow": "power_i({0}, {1})",
+    "isnan": "0",
+    "isinf": "0",
+    "signbit": "{0} < 0",
+}
+POWERS: dict[float, str] = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}"}
 
 # How a reduction begins, and how it goes on from `sum` with `value`.
 GATHERED = {
     "sum": ("0", "sum + value"),
     "prod": ("1", "sum * value"),
-    "amax": ("-__builtin_inf()", "maximum_(value, sum)"),
-    "amin": ("__builtin_inf()", "minimum_(value, sum)"),
+    "amax": ("{lowest}", "maximum_(value, sum)"),
+    "amin": ("{highest}", "minimum_(value, sum)"),
     "any": ("0", "sum || value"),
     "all": ("1", "sum && value"),
 }
+
+
+def ends(dtype: torch.dtype) -> dict[str, str]:
+    """What a search for the largest or smallest number of a type begins with."""
+    if dtype.is_floating_point:
+        return {"lowest": "-__builtin_inf()", "highest": "__builtin_inf()"}
+    if dtype == torch.bool:
+        return {"lowest": "0", "highest": "1"}
+    limits = torch.iinfo(dtype)
+    return {"lowest": f"{limits.min + 1} - 1", "highest": str(limits.max)}  # C has no literal for the lowest
 
 
 def number(value: float | int | bool, dtype: torch.dtype) -> str:

@@ -4,7 +4,6 @@
    others would have to share the cores with them. Elsewhere, and in the child of a fork (where torch's threads are not),
    a pool of our own, made when first used. */
 
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@ struct work {
     long rows, steps, batch, scratch;
     int parts, failed;
     int (*number)(void); /* of the calling thread, among torch's */
+    struct team *team;   /* null where each thread has rows of its own */
 };
 static struct work *task; /* of the pool */
 
@@ -43,6 +43,19 @@ static char *scratch_of(long size) {
 
 static void part(struct work *own, int index) {
     if (index >= own->parts) return;
+    if (own->team && index) {
+        help(own->team, index);
+        return;
+    }
+    if (own->team) {
+        char *scratch = scratch_of(own->scratch);
+        leading = own->team;
+        if (!scratch) own->failed = 1;
+        else own->run(own->given, 0, own->rows, own->steps, own->batch, scratch);
+        leading = 0;
+        dismissed(own->team);
+        return;
+    }
     long first = own->rows * index / own->parts, last = own->rows * (index + 1) / own->parts;
     char *scratch = scratch_of(own->scratch);
     if (!scratch) own->failed = 1;
@@ -86,12 +99,15 @@ static void renewed_after_fork(void) { /* threads do not live on in a child */
     waiting_for = 0;
 }
 
-/* torch: the function that starts its threads, and the one that numbers them; null for a pool of our own */
-int run_parallel(kernel run, void **given, long rows, long steps, long batch, long scratch, int threads,
+/* columns: whether threads without rows may help with large products
+   torch: the function that starts its threads, and the one that numbers them; null for a pool of our own */
+int run_parallel(kernel run, void **given, long rows, long steps, long batch, long scratch, int threads, int columns,
                  void (*torch)(void (*)(void *), void *, unsigned, unsigned), int (*number)(void)) {
     if (threads > MOST) threads = MOST;
-    if (threads > rows) threads = (int)rows;
-    struct work own = {run, given, rows, steps, batch, scratch, threads, 0, number};
+    struct team team = {.threads = threads};
+    int together = columns && rows < threads;
+    if (threads > rows && !together) threads = (int)rows;
+    struct work own = {run, given, rows, steps, batch, scratch, threads, 0, number, together ? &team : 0};
     if (owner == 0) {
         pthread_atfork(0, 0, renewed_after_fork);
         owner = getpid();
@@ -124,7 +140,7 @@ int run_parallel(kernel run, void **given, long rows, long steps, long batch, lo
         workers++;
     }
     pthread_mutex_lock(&lock);
-    own.parts = workers + 1 < threads ? workers + 1 : threads;
+    own.parts = team.threads = workers + 1 < threads ? workers + 1 : threads;
     task = &own;
     waiting_for = workers;
     round_number++;

@@ -6,8 +6,7 @@ shape per row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -48,14 +47,21 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Fetch:
-    """A value whose place is computed: row `by` of a table, clamped to its size."""
+class Along:
+    """A place along one axis that is a number of the step's own, clamped to the axis."""
 
-    buffer: Buffer
-    by: Expression
+    number: Expression
     size: int
     stride: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A value in memory whose place is computed: `index`, and what `by` adds."""
+
+    buffer: Buffer
     index: Index
+    by: tuple[Along, ...]
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,10 @@ class Apply:
 
 
 Expression = Load | Fetch | Constant | Place | Apply
+
+
+def dtype_of_expression(value: Expression) -> torch.dtype:
+    return value.buffer.dtype if isinstance(value, (Load, Fetch)) else value.dtype
 
 
 @dataclass(frozen=True)
@@ -159,4 +169,3 @@ class Kernel:
     buffers: dict[str, tuple[Buffer, ...]]
     matrices: tuple[Matrix, ...]
     dtype: torch.dtype
-    notes: Sequence[str] = field(default_factory=tuple)

@@ -5,7 +5,7 @@ Knows integers only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -43,22 +43,31 @@ def flat(indices: Sequence[Index], sizes: Sequence[int]) -> Index:
     return found
 
 
-def unflat(place: Index, sizes: Sequence[int], ranges: Mapping[str, int]) -> list[Index]:
-    """The places along axes of these sizes that lie behind each other, from the place in memory."""
+def unflat(place: Index, sizes: Sequence[int], ranges: dict[str, int]) -> list[Index]:
+    """The places along axes of these sizes that lie behind each other, from the place in memory.
+
+    ranges   how many values each variable takes; what is parted is a variable of its own, and added
+    """
     found: list[Index] = []
-    for size in reversed(sizes):
+    for size in reversed(sizes[1:]):
         rest, place = _parted(place, size, ranges)
         found.append(rest)
-    return found[::-1]
+    return [*([place] if sizes else []), *found[::-1]]
 
 
-def _parted(place: Index, size: int, ranges: Mapping[str, int]) -> tuple[Index, Index]:
+def _parted(place: Index, size: int, ranges: dict[str, int]) -> tuple[Index, Index]:
     """Remainder and quotient by a size; exact where factors allow it, else spelt as C does it."""
     if size == 1:
         return Index(), place
     whole = Index(place.const // size, tuple((n, f // size) for n, f in place.terms if f % size == 0))
     rest = Index(place.const % size, tuple((n, f) for n, f in place.terms if f % size))
-    most = rest.const + sum(f * (ranges.get(n, 1 << 30) - 1) for n, f in rest.terms)
-    if most < size and all(f > 0 for _, f in rest.terms):
+    reach = [f * (ranges[n] - 1) for n, f in rest.terms]
+    below = -min(0, rest.const + sum(min(0, end) for end in reach))
+    up = -(-below // size)  # so many sizes more, and C divides no negative number
+    rest, whole = rest.plus(Index(up * size)), whole.plus(Index(-up))
+    most = rest.const + sum(max(0, end) for end in reach)
+    if most < size:
         return rest, whole
-    return Index(0, ((f"(({rest}) % {size})", 1),)), whole.plus(Index(0, ((f"(({rest}) / {size})", 1),)))
+    remainder, quotient = f"(({rest}) % {size})", f"(({rest}) / {size})"
+    ranges[remainder], ranges[quotient] = size, most // size + 1
+    return Index.variable(remainder), whole.plus(Index.variable(quotient))

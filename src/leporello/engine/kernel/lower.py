@@ -7,6 +7,7 @@ and read more than once. Blocks come in the order in which they are needed; loop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from leporello.engine.kernel.description import (
     Block,
     Buffer,
     Expression,
+    Fetch,
     Kernel,
     Load,
     Matrix,
@@ -27,8 +29,9 @@ from leporello.engine.kernel.description import (
     Store,
 )
 from leporello.engine.kernel.index import Index, flat
-from leporello.engine.kernel.operators import COSTLY, FREE, REDUCTIONS, expression_of, reduction_of
-from leporello.engine.kernel.shapes import dims, features, refuse, row_axis, short
+from leporello.engine.kernel.operators import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
+from leporello.engine.kernel.pieces import PIECES, pieces_of
+from leporello.engine.kernel.shapes import dims, dtype_of, features, refuse, row_axis, short
 from leporello.errors import EngineRefusal
 from leporello.loop.classes import Class
 from leporello.loop.graph import arguments, results
@@ -48,7 +51,9 @@ def kernel_of(split: Split, stage: Stage, graph: fx.Graph) -> Kernel:
 class Lowering:
     """A kernel while it is made.
 
-    home   where a value lies
+    home     where a value lies
+    must     operators whose values are put into memory
+    ranges   how many values each variable of the present loops takes
     """
 
     def __init__(self, split: Split, stage: Stage, graph: fx.Graph) -> None:
@@ -60,7 +65,7 @@ class Lowering:
         self.fixed: dict[fx.Node, int] = {}
         self.matrices: list[Matrix] = []
         self.blocks: list[Block] = []
-        self.expressions: dict[tuple[fx.Node, tuple[Index | None, ...]], Expression] = {}
+        self.expressions: dict[Any, Expression] = {}
         self.ranges: dict[str, int] = {}
         self._take_inputs()
         self.targets = self._take_results()
@@ -80,7 +85,7 @@ class Lowering:
         order = {read: index for index, read in enumerate(self.stage.reads)}
         for name in self.stage.states:
             node = places[order[self.split.loop.delays[name][1]]]
-            self.home[node] = self._add(node.name, "state", features(node), node.meta["val"].dtype)
+            self.home[node] = self._add(node.name, "state", features(node), dtype_of(node))
         for read, node in zip(self.stage.reads, places, strict=True):
             if read in states:
                 continue
@@ -88,11 +93,11 @@ class Lowering:
             if not isinstance(node.meta.get("val"), Tensor):
                 continue
             if kind is Class.VARYING:
-                self.home[node] = self._add(node.name, "read", features(node), node.meta["val"].dtype)
+                self.home[node] = self._add(node.name, "read", features(node), dtype_of(node))
             elif kind is Class.TIMELESS:
-                self.home[node] = self._add(node.name, "row", features(node), node.meta["val"].dtype)
+                self.home[node] = self._add(node.name, "row", features(node), dtype_of(node))
             else:
-                self.home[node] = self._add(node.name, "fixed", node.meta["val"].shape, node.meta["val"].dtype)
+                self.home[node] = self._add(node.name, "fixed", node.meta["val"].shape, dtype_of(node))
 
     def _take_results(self) -> dict[fx.Node, list[Buffer]]:
         """For each result the memory it goes to."""
@@ -101,7 +106,7 @@ class Lowering:
         for index, node in enumerate(given):
             place = "next" if index < len(self.stage.states) else "write"
             name = self.stage.states[index] if place == "next" else node.name
-            found.setdefault(node, []).append(self._add(name, place, features(node), node.meta["val"].dtype))
+            found.setdefault(node, []).append(self._add(name, place, features(node), dtype_of(node)))
         return found
 
     def _must_lie_in_memory(self) -> set[fx.Node]:
@@ -110,9 +115,10 @@ class Lowering:
             if node.op != "call_function" or not isinstance(node.meta["val"], Tensor):
                 continue
             name = short(node)
-            readers = 1 if name in COSTLY else MOST_READERS
-            if name in (*PRODUCTS, *REDUCTIONS, "cat", "stack") or (name not in FREE and len(node.users) > readers):
+            if name in (*PRODUCTS, *REDUCTIONS, *PIECES) or (name not in FREE and _is_read_often(node)):
                 found.add(node)
+            if name in FETCHING and arguments(node)[0].op == "call_function":
+                found.add(arguments(node)[0])
         return found
 
     def kernel(self) -> Kernel:
@@ -163,10 +169,11 @@ class Lowering:
         if node in self.must:
             self.make(node)
             return self.at(node, index)
-        key = (node, index)
+        key = (node, index, tuple(self.ranges[name] for place in index if place for name, _ in place.terms))
         if key not in self.expressions:
             if node.op != "call_function":
                 refuse(node)
+            _refuse_type(node)
             self.expressions[key] = expression_of(self, node, index)
         return self.expressions[key]
 
@@ -178,7 +185,7 @@ class Lowering:
         found = []
         for number, size in enumerate(sizes):
             name = f"{letter}{number}"
-            self.ranges[name] = max(size, self.ranges.get(name, 0))
+            self.ranges[name] = size
             found.append(Index() if size == 1 else Index.variable(name))
         return found
 
@@ -193,12 +200,14 @@ class Lowering:
         """Put a value into memory, after all that it needs."""
         if node in self.home:
             return
-        name = short(node)
+        _refuse_type(node)
+        name, around = short(node), self.ranges
+        self.ranges = {}
         if name in PRODUCTS:
             self._product(node)
         elif name in REDUCTIONS:
             self._reduction(node)
-        elif name in ("cat", "stack"):
+        elif name in PIECES:
             self._joined(node)
         else:
             sizes = features(node)
@@ -207,90 +216,54 @@ class Lowering:
             home, *others = self._places(node)
             self._pointwise(sizes, [Store(buffer, flat(places, sizes), value) for buffer in (home, *others)])
             self.home[node] = home
+        self.ranges = around
 
     def _places(self, node: fx.Node) -> list[Buffer]:
         """Where a value goes: to its results' memory, where it is read again too; else to memory of its own."""
         wanted = sorted(self.targets.get(node, ()), key=lambda buffer: buffer.place != "next")
-        return wanted or [self._add(node.name, "scratch", features(node), node.meta["val"].dtype)]
+        return wanted or [self._add(node.name, "scratch", features(node), dtype_of(node))]
 
     def _store(self, buffer: Buffer, node: fx.Node) -> Store:
         places = self.variables(buffer.sizes)
         return Store(buffer, flat(places, buffer.sizes), self.at(node, self.with_rows(node, places)))
 
-    def _pointwise(self, sizes: Sequence[int], stores: Sequence[Store]) -> None:
+    def _pointwise(self, sizes: Sequence[int], stores: Sequence[Store], *, over: bool = False) -> None:
         """Loops of their own, or joined to the last block where that has the same."""
         last = self.blocks[-1] if self.blocks else None
-        if isinstance(last, Pointwise) and last.sizes == tuple(sizes) and self._may_join(last, stores):
+        if (
+            not over
+            and isinstance(last, Pointwise)
+            and last.sizes == tuple(sizes)
+            and _may_join(last, [store.value for store in stores])
+        ):
             self.blocks[-1] = Pointwise(last.sizes, (*last.stores, *stores))
         else:
             self.blocks.append(Pointwise(tuple(sizes), tuple(stores)))
 
-    def _may_join(self, last: Pointwise, stores: Sequence[Store]) -> bool:
-        """Whether what is read of the last block's results is read at the place where it was put."""
-        put = {store.buffer: store.index for store in last.stores}
-        waiting: list[Expression] = [store.value for store in stores]
-        seen: set[int] = set()
-        while waiting:
-            value = waiting.pop()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, Load) and value.buffer in put and put[value.buffer] != value.index:
-                return False
-            if isinstance(value, Apply):
-                waiting += value.arguments
-            by = getattr(value, "by", None)
-            if by is not None:
-                waiting.append(by)
-                if value.buffer in put:  # type: ignore[union-attr]
-                    return False
-        return True
-
     def _reduction(self, node: fx.Node) -> None:
         operator, source, axes = reduction_of(node)
-        kept = [axis for axis in range(len(dims(source))) if axis not in axes]
-        over = [dims(source)[axis] for axis in axes]
-        if None in over:
-            raise EngineRefusal(f"the operator {short(node)} sums over rows.")
-        inner = self.variables([size or 1 for size in over], "k")
-        sizes = [size for axis, size in enumerate(dims(source)) if axis in kept and size is not None]
-        outer = iter(self.variables(sizes))
-        waiting = iter(inner)
+        whole = dims(source)
+        over = tuple(whole[axis] or 1 for axis in axes)
+        sizes = tuple(size for axis, size in enumerate(whole) if axis not in axes and size is not None)
+        inner, outer = iter(self.variables(over, "k")), iter(self.variables(sizes))
         index = tuple(
-            None if dims(source)[axis] is None else next(waiting) if axis in axes else next(outer)
-            for axis in range(len(dims(source)))
+            None if size is None else next(inner) if axis in axes else next(outer) for axis, size in enumerate(whole)
         )
         value = self.at(source, index)
         home, *others = self._places(node)
-        place = flat(self.variables(sizes), sizes)
-        self.blocks.append(Reduction(tuple(sizes), tuple(size or 1 for size in over), operator, value, home, place))
+        self.blocks.append(Reduction(sizes, over, operator, value, home, flat(self.variables(sizes), sizes)))
         self.home[node] = home
         for buffer in others:
             self._pointwise(buffer.sizes, [self._store(buffer, node)])
 
     def _joined(self, node: fx.Node) -> None:
-        """Parts behind each other along an axis, each put into its place by loops of its own."""
-        parts: Sequence[fx.Node] = arguments(node)[0]
-        axis = (int(arguments(node)[1]) if len(arguments(node)) > 1 else 0) % len(dims(node))
-        stacked = short(node) == "stack"
-        if dims(node)[axis] is None:
-            raise EngineRefusal(f"the operator {short(node)} joins rows.")
-        home, *others = self._places(node)
-        begin = 0
-        for part in parts:
-            own = [size for size in dims(part) if size is not None]
-            places = self.variables(own)
-            value = self.at(part, self.with_rows(part, places))
-            whole: list[Index | None] = list(self.with_rows(part, places))
-            if stacked:
-                whole.insert(axis, Index(begin))
-            else:
-                whole[axis] = (whole[axis] or Index()).plus(Index(begin))
-            sizes, where = self._memory(node, tuple(whole))
-            for buffer in (home, *others):
-                self._pointwise(own, [Store(buffer, flat(where, sizes), value)])
-            begin += 1 if stacked else dims(part)[axis] or 0
-        self.home[node] = home
+        """Pieces, each put into its place by loops of its own."""
+        buffers = self._places(node)
+        for piece in pieces_of(self, node):
+            sizes, where = self._memory(node, piece.place)
+            stores = [Store(buffer, flat(where, sizes), piece.value) for buffer in buffers]
+            self._pointwise(piece.sizes, stores, over=piece.over)
+        self.home[node] = buffers[0]
 
     # ---- products
 
@@ -299,18 +272,20 @@ class Lowering:
         batched = short(node) == "bmm"
         head = 1 if batched else 0
         if self._is_fixed(right) and row_axis(left) == head:
-            factor, matrix, axes = left, right, (0 if batched else None, head, head + 1)
+            factor, matrix, inner, outer = left, right, head, head + 1
         elif self._is_fixed(left) and row_axis(right) == head + 1:
-            factor, matrix, axes = right, left, (0 if batched else None, head + 1, head)
+            factor, matrix, inner, outer = right, left, head + 1, head
         else:
-            raise EngineRefusal(f"the operator {short(node)} multiplies what is no value of a row with a parameter.")
-        buffer, offset = self._in_memory(factor)
+            refuse(node, "multiplies what is no value of a row with a parameter")
         shape = [int(size) for size in matrix.meta["val"].shape]
         heads = shape[0] if batched else 1
+        origin = _same_for_all_heads(matrix)
+        axes = (0 if batched else None, inner, outer) if origin is matrix else (None, inner - 1, outer - 1)
+        buffer, offset = self._in_memory(factor)
         out, *others = self._product_places(node)
-        self.matrices.append(Matrix(self.home[matrix].slot, heads, shape[axes[1]], shape[axes[2]], axes))
+        self.matrices.append(Matrix(self.home[origin].slot, heads, shape[inner], shape[outer], axes))
         number = len(self.matrices) - 1
-        self.blocks.append(Product(buffer, offset, heads, shape[axes[1]], shape[axes[2]], number, out))
+        self.blocks.append(Product(buffer, offset, heads, shape[inner], shape[outer], number, out))
         self.home[node] = out
         for wanted in others:
             self._pointwise(wanted.sizes, [self._store(wanted, node)])
@@ -320,10 +295,11 @@ class Lowering:
         wanted = sorted(self.targets.get(node, ()), key=lambda buffer: buffer.place != "next")
         if wanted and wanted[0].place == "next":
             return wanted
-        return [self._add(node.name, "scratch", features(node), node.meta["val"].dtype), *wanted]
+        return [self._add(node.name, "scratch", features(node), dtype_of(node)), *wanted]
 
     def _is_fixed(self, node: fx.Node) -> bool:
-        return node in self.home and self.home[node].place == "fixed"
+        origin = _same_for_all_heads(node)
+        return origin in self.home and self.home[origin].place == "fixed"
 
     def _in_memory(self, node: fx.Node) -> tuple[Buffer, int]:
         """Where a product can read a factor: rows whose features lie behind each other, from an offset on."""
@@ -333,6 +309,63 @@ class Lowering:
         straight = flat(places, sizes)
         if isinstance(value, Load) and value.buffer.place != "fixed" and value.index.terms == straight.terms:
             return value.buffer, value.index.const
-        buffer = self._add(f"{node.name}_factor", "scratch", sizes, node.meta["val"].dtype)
+        buffer = self._add(f"{node.name}_factor", "scratch", sizes, dtype_of(node))
         self._pointwise(sizes, [Store(buffer, straight, value)])
         return buffer, 0
+
+
+def _refuse_type(node: fx.Node) -> None:
+    if dtype_of(node) not in TYPES:
+        kind = str(dtype_of(node)).removeprefix("torch.")
+        refuse(node, f"computes with numbers of type {kind}, which kernels do not")
+
+
+def _is_read_often(node: fx.Node) -> bool:
+    """Whether a value would be computed again and again where it is read: by many, or by one that spreads it."""
+    costly = short(node) in COSTLY
+    return len(node.users) > (1 if costly else MOST_READERS) or (costly and _is_spread(node, _count(node)))
+
+
+def _is_spread(node: fx.Node, count: int) -> bool:
+    """Whether some reader has more values than the one it reads."""
+    return any(
+        user.op == "call_function"
+        and isinstance(user.meta["val"], Tensor)
+        and (_count(user) > count or (short(user) in FREE and _is_spread(user, count)))
+        for user in node.users
+    )
+
+
+def _count(node: fx.Node) -> int:
+    return math.prod(size for size in node.meta["val"].shape if isinstance(size, int))
+
+
+def _same_for_all_heads(matrix: fx.Node) -> fx.Node:
+    """What is spread over heads, where nothing else happens to it."""
+    if matrix.op == "call_function" and short(matrix) == "expand":
+        source = arguments(matrix)[0]
+        if source.op == "call_function" and short(source) == "unsqueeze" and arguments(source)[1] == 0:
+            found: fx.Node = arguments(source)[0]
+            return found
+    return matrix
+
+
+def _may_join(last: Pointwise, values: Sequence[Expression]) -> bool:
+    """Whether what is read of the last block's results is read at the place where it was put."""
+    put = {store.buffer: store.index for store in last.stores}
+    waiting = list(values)
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Load) and value.buffer in put and put[value.buffer] != value.index:
+            return False
+        if isinstance(value, Fetch):
+            if value.buffer in put:
+                return False
+            waiting += [along.number for along in value.by]
+        if isinstance(value, Apply):
+            waiting += value.arguments
+    return True

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
-from leporello.engine.kernel.description import Apply, Expression
+from leporello.engine.kernel.description import Apply, Expression, dtype_of_expression
 from leporello.engine.kernel.index import Index, flat, unflat
-from leporello.engine.kernel.shapes import dims, refuse, short
+from leporello.engine.kernel.shapes import dims, dtype_of, refuse, short
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
@@ -21,12 +22,19 @@ if TYPE_CHECKING:
 Places = tuple[Index | None, ...]
 
 
+def cast(value: Expression, dtype: torch.dtype) -> Expression:
+    """A value in another type, where it has another."""
+    return value if dtype_of_expression(value) == dtype else Apply("cast", (value,), dtype)
+
+
 def same(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    source = arguments(node)[0]
-    value = lowering.at(source, index)
-    if node.meta["val"].dtype != source.meta["val"].dtype:
-        return Apply("cast", (value,), node.meta["val"].dtype)
-    return value
+    return cast(lowering.at(arguments(node)[0], index), dtype_of(node))
+
+
+def copied(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
+    """The second argument in the shape and type of the first."""
+    source = arguments(node)[1]
+    return cast(lowering.at(source, tuple(_spread(source, list(index)))), dtype_of(node))
 
 
 def seen(places: Callable[[fx.Node, list[Index | None]], Sequence[Index | None]]) -> Any:
@@ -40,6 +48,8 @@ def reshaped(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
     """Axes before and behind the rows are joined and parted, each side for itself."""
     source = arguments(node)[0]
     assert isinstance(source, fx.Node)
+    if dtype_of(source) != dtype_of(node):
+        refuse(node, "reads bits as another type")
     before, after = dims(source), dims(node)
     rows = before.index(None) if None in before else None
     if rows is None or None not in after:
@@ -98,7 +108,10 @@ def squeezed(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
 
 
 def expanded(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    source: Any = arguments(node)[0]
+    return _spread(arguments(node)[0], index)
+
+
+def _spread(source: fx.Node, index: list[Index | None]) -> list[Index | None]:
     own = dims(source)
     behind = index[len(index) - len(own) :]
     return [None if size is None else Index() if size == 1 else place for size, place in zip(own, behind, strict=True)]
@@ -149,6 +162,50 @@ def flipped(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
+def windows(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+    """unfold: the last axis runs within a window, `axis` from window to window."""
+    axis, step = int(arguments(node)[1]) % (len(index) - 1), int(arguments(node)[3])
+    within = index.pop() or Index()
+    if index[axis] is None:
+        refuse(node)
+    index[axis] = (index[axis] or Index()).times(step).plus(within)
+    return index
+
+
+def diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+    """The last axis runs along two of the source's."""
+    given = arguments(node)
+    source: fx.Node = given[0]
+    count = len(dims(source))
+    offset, one, other = (int(given[place]) if len(given) > place else max(place - 2, 0) for place in (1, 2, 3))
+    along = index.pop() or Index()
+    for axis, shift in sorted([(one % count, max(-offset, 0)), (other % count, max(offset, 0))]):
+        if dims(source)[axis] is None:
+            refuse(node)
+        index.insert(axis, along.plus(Index(shift)))
+    return index
+
+
+def strided(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
+    """as_strided of a value whose features lie behind each other: rows stay rows, the rest is counted out."""
+    given = arguments(node)
+    source: fx.Node = given[0]
+    sizes = dims(source)
+    features = [size for size in sizes if size is not None]
+    rows = [axis for axis, size in enumerate(dims(node)) if size is None]
+    straight = [_count([size or 1 for size in sizes[axis + 1 :]]) for axis in range(len(sizes))]
+    if None in sizes[1:] or [*source.meta["val"].stride()] != straight or not all(type(s) is int for s in given[2]):
+        refuse(node)
+    if (None in sizes) != bool(rows) or any(given[2][axis] != straight[0] for axis in rows):
+        refuse(node)
+    place = Index(int(given[3] or 0) if len(given) > 3 else 0)
+    for axis, (step, own) in enumerate(zip(given[2], index, strict=True)):
+        if axis not in rows:
+            place = place.plus((own or Index()).times(int(step)))
+    waiting = iter(unflat(place, features, lowering.ranges))
+    return lowering.at(source, tuple(None if size is None else next(waiting) for size in sizes))
+
+
 def one_part(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
     """One of several results: of a split, or of an operator that is lowered whole."""
     maker: Any = arguments(node)[0]
@@ -172,8 +229,8 @@ def one_part(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
 
 
 VIEWS: dict[str, Callable[[Any, fx.Node, Places], Expression]] = {
-    **dict.fromkeys(["clone", "alias", "detach", "contiguous", "lift_fresh_copy", "stop"], same),
-    **dict.fromkeys(["view", "_unsafe_view", "reshape", "flatten", "unflatten"], reshaped),
+    **dict.fromkeys(["clone", "alias", "detach", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "stop"], same),
+    **dict.fromkeys(["view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"], reshaped),
     **dict.fromkeys(["t", "transpose"], seen(swapped)),
     **dict.fromkeys(["expand", "expand_as"], seen(expanded)),
     "permute": seen(permuted),
@@ -182,6 +239,10 @@ VIEWS: dict[str, Callable[[Any, fx.Node, Places], Expression]] = {
     "select": seen(selected),
     "slice": seen(sliced),
     "flip": seen(flipped),
+    "unfold": seen(windows),
+    "diagonal": seen(diagonal),
+    "as_strided": strided,
+    "copy": copied,
     "broadcast_in_dim": seen(spread),
     "getitem": one_part,
 }

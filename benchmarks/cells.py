@@ -1,0 +1,82 @@
+"""The cells that are measured: those of the library by name, and three of the kind that users write.
+
+Knows nothing of engines or clocks. `jax_steps.py` has the equations of `OWN` again; the names of parameters are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import leporello as lp
+
+
+class FastSlow(lp.Cell):
+    """Two hidden states; the gate of the fast one is a product of what both say."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(h=hidden, s=hidden)
+        self.U, self.W = nn.Linear(inputs, 2 * hidden), nn.Linear(hidden, 2 * hidden, bias=False)
+        self.S = nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, s = state
+        a, g = (self.U(x) + self.W(h)).chunk(2, -1)
+        g = torch.sigmoid(g) * torch.sigmoid(self.S(s))
+        h = (1 - g) * h + g * torch.tanh(a)
+        s = 0.95 * s + 0.05 * h
+        return h, (h, s)
+
+
+class AdaptiveRate(lp.Cell):
+    """A rate network of neuroscience: currents v, rates r, and an adaptation that tires units which fire."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(v=hidden, a=hidden)
+        self.U, self.W = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden, bias=False)
+        self.V = nn.Linear(hidden, hidden)
+        self.strength = nn.Parameter(torch.ones(hidden))
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        v, a = state
+        r = nn.functional.softplus(v - self.strength * a)
+        v = 0.9 * v + 0.1 * (self.W(r) + self.U(x))
+        a = 0.98 * a + 0.02 * r
+        return self.V(r), (v, a)
+
+
+class Agent(lp.Cell):
+    """The memory of an agent: an encoder, a gated state with layer norm, and a residual around it."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(h=hidden)
+        self.encode, self.mix = nn.Linear(inputs, hidden), nn.Linear(2 * hidden, 2 * hidden)
+        self.norm, self.head = nn.LayerNorm(hidden), nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        e = torch.tanh(self.encode(x))
+        z, n = self.mix(torch.cat([e, h], -1)).chunk(2, -1)
+        z = torch.sigmoid(z)
+        h = (1 - z) * h + z * torch.tanh(self.norm(n))
+        return self.head(e + h), h
+
+
+# one row a cell, by inputs and hidden units; where a cell has outputs, they are as many as the hidden units
+CELLS: dict[str, Callable[[int, int], lp.Cell]] = {
+    "RNN": lp.RNN,
+    "GRU": lp.GRU,
+    "LSTM": lp.LSTM,
+    "Elman": lambda inputs, hidden: lp.Elman(inputs, hidden, hidden),
+    "LayerNormLSTM": lp.LayerNormLSTM,
+    "PeepholeLSTM": lp.PeepholeLSTM,
+    "Leaky": lambda inputs, hidden: lp.Leaky(inputs, hidden, hidden, alpha=0.1),
+    "Jordan": lambda inputs, hidden: lp.Jordan(inputs, hidden, hidden),
+    "FastSlow": FastSlow,
+    "AdaptiveRate": AdaptiveRate,
+    "Agent": Agent,
+}
+
+TORCH = ("RNN", "GRU", "LSTM")  # those torch.nn has too
+OWN = ("LayerNormLSTM", "PeepholeLSTM", "Leaky", "Jordan", "FastSlow", "AdaptiveRate", "Agent")  # those it has not

@@ -1,0 +1,65 @@
+"""A clock inside the engine `cpu`: what its kernels do and how long they take. Knows nothing of cells.
+
+Kernels are told apart by the direction of time: those that go backwards are of the backward sweep. Operations are those
+of the products alone, a multiplication and an addition each; what is computed value by value is not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from leporello.engine.cpu.library import Built
+from leporello.engine.kernel.description import Kernel, Product
+
+
+@dataclass
+class Spent:
+    seconds: float = 0.0
+    operations: int = 0
+
+
+@dataclass
+class Clock:
+    """What kernels have spent while it runs."""
+
+    forward: Spent = field(default_factory=Spent)
+    backward: Spent = field(default_factory=Spent)
+
+    @property
+    def seconds(self) -> float:
+        return self.forward.seconds + self.backward.seconds
+
+
+def operations(kernel: Kernel) -> int:
+    """Of one step of one row."""
+    return sum(2 * block.heads * block.inner * block.outer for block in kernel.blocks if isinstance(block, Product))
+
+
+@contextmanager
+def clocked() -> Iterator[Clock]:
+    """Within it every run of a kernel is counted."""
+    clock, original = Clock(), Built.run
+    arguments = inspect.signature(original)
+
+    @functools.wraps(original)
+    def run(built: Built, *given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        result = original(built, *given, **named)
+        seconds = time.perf_counter() - start
+        told = arguments.bind(built, *given, **named).arguments
+        spent = clock.backward if built.kernel.reverse else clock.forward
+        spent.seconds += seconds
+        spent.operations += operations(built.kernel) * told["steps"] * told["batch"]
+        return result
+
+    Built.run = run  # type: ignore[method-assign]
+    try:
+        yield clock
+    finally:
+        Built.run = original  # type: ignore[method-assign]

@@ -1,0 +1,20 @@
+"""All suites, in the order in which they run."""
+
+from __future__ import annotations
+
+from benchmarks.record import Suite
+from benchmarks.suites import (
+    arguments,
+    beside_torch,
+    call,
+    first,
+    growth,
+    memory,
+    own,
+    rate,
+    stepwise,
+)
+
+SUITES: tuple[Suite, ...] = tuple(
+    module.SUITE for module in (beside_torch, own, rate, arguments, call, first, memory, growth, stepwise)
+)

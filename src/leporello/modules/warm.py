@@ -1,0 +1,176 @@
+"""`Warm`: a call of the plain form, seen before: one tensor in, a state or none, no other argument.
+
+What such a call looked up the first time is kept; the next one checks that it still holds, and runs. Knows plans and
+the order of a call's tensors; whatever is not as it was goes the long way, which knows the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from leporello.engine import bridge, reference
+from leporello.engine.choice import Choice
+from leporello.engine.plan import Plan
+from leporello.gradient.method import Method
+from leporello.loop.cell import Cell
+from leporello.loop.loop import Loop
+from leporello.loop.state import Tree, leaves_of
+from leporello.loop.swap import reading
+from leporello.modules.arguments import Call
+from leporello.modules.beginning import fresh
+from leporello.modules.fingerprint import autocast_mode
+from leporello.modules.planning import drawn
+from leporello.modules.watch import Watch
+
+Run = tuple[Tree, Tree]
+
+
+def form_of(inputs: Any, state: Any) -> Hashable | None:
+    """What two calls have in common that share a plan, if the cell has not changed; None for a form of another kind."""
+    if type(inputs) is not Tensor or inputs.dim() < 2:
+        return None
+    device = inputs.device
+    known = (inputs.shape[2:], inputs.dtype, inputs.requires_grad, device)
+    modes = (torch.is_grad_enabled(), autocast_mode(device))
+    if state is None:
+        return (known, modes)
+    if type(state) is Tensor:
+        return (known, modes, _leaf(state))
+    if isinstance(state, tuple) and all(type(leaf) is Tensor for leaf in state):
+        return (known, modes, type(state), *map(_leaf, state))
+    return None
+
+
+def _leaf(leaf: Tensor) -> Hashable:
+    return (leaf.shape[1:], leaf.dtype, leaf.requires_grad, leaf.device)
+
+
+class Warm:
+    """One form of call."""
+
+    def __init__(
+        self, cell: nn.Module, call: Call, plan: Plan, choice: Choice, gradient: Method, *, given: bool
+    ) -> None:
+        self.cell, self.plan, self.gradient = cell, plan, gradient
+        self.watch = Watch(cell)
+        self.by_reference = choice.engine == "reference"
+        self.detached = not gradient.crossing(1)[0]
+        self.device = call.device
+        self.home = {"device": call.device, "dtype": _floating(call)}
+        self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
+        self.zeros = _zeros(cell, call, given)
+        self.sources = [_source(plan.loop, index, cell, call) for index in range(len(plan.loop.inputs))]
+        self.outputs, self.states = _places(plan.loop)
+        signature = plan.loop.signature
+        assert signature is not None
+        self.tree = _builder(signature.outputs, signature.present)
+        self.state_tree = _builder(signature.state)
+
+    def run(self, inputs: Tensor, state: Tree) -> Run | None:
+        """Outputs and final state, or None if the call must go the long way."""
+        length, batch = inputs.shape[:2]
+        if length < 1 or batch < 1:
+            return None
+        with reading:
+            if not self.watch.same():
+                return None
+            states = self._begun(state, batch)
+            if states is None:
+                return None
+            values = [source(inputs, states, length, batch).contiguous() for source in self.sources]
+        weights = None
+        if self.weighed is not None and torch.is_grad_enabled():
+            weights = self.gradient.weights(length, batch, inputs.device, self.weighed)
+        plan = self.plan
+        if self.by_reference:
+            results = reference.run(plan.loop, plan.step, values, length, batch, weights)
+        else:
+            results = bridge.call(plan, values, length, batch, weights)
+        outputs = self.tree([results[place] for place in self.outputs])
+        return outputs, self.state_tree([results[place] for place in self.states])
+
+    def _begun(self, state: Tree, batch: int) -> Sequence[Tensor] | None:
+        """The state's leaves before the first step."""
+        if state is None:
+            if self.zeros is not None:
+                return [torch.zeros(batch, *shape, dtype=dtype, device=self.device) for shape, dtype in self.zeros]
+            leaves = leaves_of(fresh(self.cell, batch, self.home))
+        else:
+            leaves = [state] if isinstance(state, Tensor) else list(state)
+            if any(not leaf.dim() or leaf.shape[0] != batch for leaf in leaves):
+                return None
+        return [leaf.detach() for leaf in leaves] if self.detached else leaves
+
+
+def _floating(call: Call) -> torch.dtype | None:
+    """The dtype of a fresh state."""
+    return next((leaf.dtype for _, leaf in call.sequences if _floats(leaf)), None)
+
+
+def _floats(leaf: Tensor) -> bool:
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
+def _zeros(cell: nn.Module, call: Call, given: bool) -> list[tuple[tuple[int, ...], torch.dtype]] | None:
+    """The leaves of a state that begins with zeros; None where the cell makes its own."""
+    if given or not isinstance(cell, Cell) or type(cell).initial_state is not Cell.initial_state or len(cell.initial):
+        return None
+    return [(tuple(leaf.shape[1:]), leaf.dtype) for _, leaf in call.states]
+
+
+def _source(loop: Loop, index: int, cell: nn.Module, call: Call) -> Callable[..., Tensor]:
+    """How an input of the loop is found: a function of inputs, states, length and batch."""
+    port = loop.inputs[index]
+    if port.kind == "sequence":
+        return lambda inputs, states, length, batch: inputs
+    if port.kind == "state":
+        place = [name for name, _ in call.states].index(port.name)
+        return lambda inputs, states, length, batch: states[place]
+    if port.kind == "draw":
+        return lambda inputs, states, length, batch: drawn(port, length, batch, inputs.device)
+    if port.name in loop.constants:
+        constant = loop.constants[port.name]
+        return lambda inputs, states, length, batch: constant
+    *path, name = port.name.split(".")
+    home: Any = cell
+    for part in path:
+        home = getattr(home, part)
+    table = next((table for table in (home._parameters, home._buffers) if name in table), None)
+    if table is None:  # a parametrized weight: computed whenever it is read
+        return lambda inputs, states, length, batch: getattr(home, name)
+    return lambda inputs, states, length, batch: table[name]
+
+
+def _places(loop: Loop) -> tuple[list[int], list[int]]:
+    """Where outputs and final states stand among the results; a state that is a shift has its end in a total."""
+    ends = {port.name: index for index, port in enumerate(loop.outputs) if port.kind == "total"}
+    outputs = [index for index, port in enumerate(loop.outputs) if port.kind == "sequence"]
+    states = [
+        ends.get(f"call.final.{port.name}", index) for index, port in enumerate(loop.outputs) if port.kind == "state"
+    ]
+    return outputs, states
+
+
+def _builder(spec: Any, present: Sequence[bool] = ()) -> Callable[[list[Tensor]], Tree]:
+    """From leaves to the user's tree."""
+    if not all(present):
+
+        def build(leaves: list[Tensor]) -> Tree:
+            waiting = iter(leaves)
+            return pytree.tree_unflatten([next(waiting) if there else None for there in present], spec)
+
+        return build
+    if spec.is_leaf():
+        return lambda leaves: leaves[0]
+    flat = all(child.is_leaf() for child in spec.children())
+    if flat and spec.type is tuple:
+        return tuple
+    if flat and pytree.is_namedtuple_class(spec.context):
+        kind = spec.context
+        return lambda leaves: kind(*leaves)
+    return lambda leaves: pytree.tree_unflatten(leaves, spec)

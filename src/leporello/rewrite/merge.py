@@ -1,0 +1,27 @@
+"""The rewrite `merge`: what a step computes twice it computes once.
+
+Two values are one if the same operator makes them of the same values; random numbers are inputs, so every operator is a
+function of what it reads.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.numbers import key_of
+
+
+def merge(loop: Loop) -> Loop:
+    """The loop without values that are another value again."""
+    draft = Draft(loop)
+    numbers: dict[object, int] = {}
+    found: dict[fx.Node, int] = {}
+    first: dict[int, fx.Node] = {}
+    for node in list(draft.graph.nodes):
+        key: object = node if node.op == "placeholder" else key_of(node, found)
+        found[node] = numbers.setdefault(key, len(numbers))
+        if first.setdefault(found[node], node) is not node:
+            draft.replace(node, first[found[node]])
+    return draft.close()

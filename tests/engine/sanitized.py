@@ -1,0 +1,70 @@
+"""Kernels of many cells over odd shapes, forward and backward: run by a test in a process that watches memory.
+
+A program of its own: `python -m tests.engine.sanitized`. It prints how many kernels ran; what writes or reads outside
+its memory, or does what C leaves undefined, ends it with a report.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+import leporello as lp
+from leporello.engine.cpu.build import contents
+from leporello.loop.state import leaves_of
+from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
+from tests.random_cells import SIZE, Numbers, cell_of
+
+CELLS = {
+    "RNN": lp.RNN,
+    "GRU": lp.GRU,
+    "LSTM": lp.LSTM,
+    "LayerNormLSTM": lp.LayerNormLSTM,
+    "Jordan": lambda inputs, hidden: lp.Jordan(inputs, hidden, 3),
+}
+HIDDEN = (1, 3, 17, 63)
+CALLS = ((1, 1), (2, 2), (5, 13), (2, 25), (1, 50))  # length, batch
+RANDOM = 20
+
+
+def _sized() -> Iterator[None]:
+    for name, make in CELLS.items():
+        for place, hidden in enumerate(HIDDEN):
+            kind = torch.float64 if place % 2 else torch.float32
+            net = lp.Recurrent(make(5, hidden).to(kind), engine="cpu")
+            for length, batch in CALLS:
+                x = torch.randn(length, batch, 5, dtype=kind, requires_grad=True)
+                outputs, state = net(x)
+                loss = outputs.square().sum() + sum(leaf.sum() for leaf in leaves_of(state))
+                torch.autograd.grad(loss, [x, *net.parameters()])
+                assert outputs.isfinite().all(), f"{name} {hidden}"
+            yield
+
+
+def _random() -> Iterator[None]:
+    numbers = random.Random(0)
+    for _ in range(RANDOM):
+        try:
+            _called(case_of(Numbers(numbers.randbytes(SIZE + 10))))
+        except (lp.errors.EngineRefusal, lp.errors.RowsMeet):
+            continue
+        yield
+
+
+def _called(case: Case) -> None:
+    cell = cell_of(case.program)
+    net, tensors = lp.Recurrent(cell, engine="cpu"), tensors_of(case, cell)
+    draws = draws_of(net, tensors)
+    results(case, cell, tensors, lambda: net(tensors.inputs, tensors.state, **tensors.options, draws=draws))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    count = sum(1 for run in (_sized, _random) for _ in run())
+    print(f"{count} cells, {sum(path.suffix == '.so' for path in contents())} kernels")
+
+
+if __name__ == "__main__":
+    main()

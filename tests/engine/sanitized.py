@@ -1,4 +1,4 @@
-"""Kernels of many cells over odd shapes, forward and backward: run by a test in a process that watches memory.
+"""Kernels of many cells over odd shapes and of all that is covered: run by a test in a process that watches memory.
 
 A program of its own: `python -m tests.engine.sanitized`. It prints how many kernels ran; what writes or reads outside
 its memory, or does what C leaves undefined, ends it with a report.
@@ -14,6 +14,7 @@ import torch
 import leporello as lp
 from leporello.engine.cpu.build import contents
 from leporello.loop.state import leaves_of
+from tests.engine.test_coverage import GROUPS, faults
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
 from tests.random_cells import SIZE, Numbers, cell_of
 
@@ -53,6 +54,12 @@ def _random() -> Iterator[None]:
         yield
 
 
+def _covered() -> Iterator[None]:
+    for names in GROUPS:
+        assert not faults(names)
+        yield
+
+
 def _called(case: Case) -> None:
     cell = cell_of(case.program)
     net, tensors = lp.Recurrent(cell, engine="cpu"), tensors_of(case, cell)
@@ -62,7 +69,7 @@ def _called(case: Case) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    count = sum(1 for run in (_sized, _random) for _ in run())
+    count = sum(1 for run in (_sized, _random, _covered) for _ in run())
     print(f"{count} cells, {sum(path.suffix == '.so' for path in contents())} kernels")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import leporello as lp
+from leporello.engine import choice
 from leporello.engine.cpu import build
 
 TEXT = "int answer(void) { return 42; }\n"
@@ -101,8 +105,61 @@ def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
 
 
 @pytest.fixture
-def _without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "compiler", lambda: None)
+def _other_compiler() -> Iterator[None]:
+    """What was found out about the machine's compiler is forgotten, before and after."""
+    known: list[Any] = [build.compiler, build._flags, build._macros, build._version, build._wide_bytes]
+    for function in known:
+        function.cache_clear()
+    yield
+    for function in known:
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("_other_compiler")
+def test_the_users_flags_stand_behind_ours_and_keep_libraries_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "#ifndef ANSWER\n#define ANSWER 42\n#endif\nint answer(void) { return ANSWER; }\n"
+    assert build.library(text)[0].answer() == 42
+    monkeypatch.setenv("LEPORELLO_CFLAGS", "-DANSWER=43 -O1")
+    assert build.flags()[-2:] == ("-DANSWER=43", "-O1")
+    assert build.library(text)[0].answer() == 43
+    assert len(list(folder.glob("*.so"))) == 2
+
+
+@pytest.mark.usefixtures("_other_compiler")
+def test_the_compiler_may_have_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "env LEPORELLO=1 cc")
+    assert build.compiler() == shutil.which("env")
+    assert build.library(TEXT)[0].answer() == 42
+    assert build.wide_bytes() in (16, 32, 64)
+
+
+@pytest.mark.usefixtures("_other_compiler")
+def test_flags_that_a_compiler_does_not_know_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o700)
+    strict = folder / "strict"
+    strict.write_text('#!/bin/sh\nfor word; do [ "$word" = -march=native ] && exit 1; done\nexec cc "$@"\n')
+    strict.chmod(0o700)
+    monkeypatch.setenv("CC", str(strict))
+    assert "-march=native" not in build.flags()
+    assert "-fopenmp-simd" in build.flags()
+    assert build.library(TEXT)[0].answer() == 42
+    assert build.wide_bytes() == 16 or "__AVX__" in str(build._macros(build.flags()))
+
+
+@pytest.mark.usefixtures("_other_compiler")
+def test_a_compiler_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/gcc -m64")
+    with pytest.raises(lp.errors.EngineRefusal, match="does not exist: /nowhere/gcc -m64"):
+        lp.Recurrent(lp.GRU(3, 4), engine="cpu")(torch.zeros(2, 1, 3))
+
+
+@pytest.fixture
+def _without_compiler(_other_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(choice, "_said", set())
 
 
 @pytest.mark.usefixtures("_without_compiler")
@@ -113,9 +170,20 @@ def test_without_a_compiler_the_engine_says_how_to_get_one() -> None:
 
 
 @pytest.mark.usefixtures("_without_compiler")
-def test_without_a_compiler_auto_goes_on_and_says_so() -> None:
-    net = lp.Recurrent(lp.GRU(3, 4))
-    net(torch.zeros(2, 1, 3))
-    told = net.explain(torch.zeros(2, 1, 3))
+def test_without_a_compiler_auto_goes_on_and_says_so_once() -> None:
+    net, x = lp.Recurrent(lp.GRU(3, 4)), torch.zeros(2, 1, 3)
+    with pytest.warns(UserWarning, match="no C compiler on this machine.*'stepwise' runs what 'cpu' would run faster"):
+        net(x)
+    told = net.explain(x)  # warnings are errors from here on
     assert "engine   stepwise" in told
     assert "not cpu: there is no C compiler" in told
+    lp.Recurrent(lp.RNN(3, 4))(x)
+
+
+@pytest.mark.usefixtures("_without_compiler")
+def test_without_a_compiler_nothing_is_said_where_cpu_would_not_run_anyway() -> None:
+    x = torch.zeros(2, 3, 4)
+    lp.Recurrent(lp.GRU(4, 4), engine="stepwise")(x)
+    lp.Recurrent(lambda x, h: (h, h.median(-1, keepdim=True).values + x))(x, torch.zeros(3, 4))  # not covered
+    lp.Recurrent(lambda x, h: (h, h + x.mean(0)))(x, torch.zeros(3, 4))  # rows meet
+    lp.Recurrent(lp.Perceptron(4, 5, 3))(x)  # no step waits for another

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import leporello as lp
+from leporello.engine.kernel.shapes import refuse
 from tests.close import TOLERANCE, error
 from tests.engine.steps import REFUSED, TABLES, Step
 
@@ -94,3 +95,23 @@ def test_what_is_not_covered_is_refused_by_name_and_auto_goes_on(name: str) -> N
         told = net.explain(x)
     assert "engine   stepwise" in told
     assert f"not cpu: {refusal.value.what.removesuffix('.')}" in " ".join(told.split())
+
+
+def test_a_refusal_names_the_value_and_the_cell() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        middle = h.median(-1, keepdim=True).values
+        return middle, torch.tanh(h + middle + x)
+
+    with pytest.raises(
+        lp.errors.EngineRefusal, match=r"the operator median \(in 'middle'.*\) is not covered"
+    ) as refusal:
+        lp.Recurrent(step, engine="cpu")(torch.zeros(2, 3, 4), torch.zeros(3, 4))
+    assert "step (test_coverage.py, line" in str(refusal.value)
+
+
+def test_a_refusal_names_the_users_line_where_the_trace_has_kept_it() -> None:
+    graph = fx.Graph()
+    node = graph.call_function(torch.ops.aten.median.dim, (graph.placeholder("h"), -1))
+    node.meta["line"] = "my_cell.py, line 12: m = h.median(-1)"
+    with pytest.raises(lp.errors.EngineRefusal, match=r"median \(my_cell.py, line 12: m = h.median\(-1\)\) is not"):
+        refuse(node)

@@ -114,26 +114,6 @@ def test_several_threads_may_call_at_once() -> None:
     assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))  # type: ignore[arg-type]
 
 
-class Sorted(lp.Cell):
-    """An operator that no kernel covers."""
-
-    def __init__(self) -> None:
-        super().__init__(h=4)
-
-    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        h = torch.tanh(h.sort(dim=-1).values + x)
-        return h, h
-
-
-def test_what_is_not_covered_is_refused_by_name() -> None:
-    x = torch.zeros(2, 3, 4)
-    with pytest.raises(lp.errors.EngineRefusal, match="operator sort"):
-        lp.Recurrent(Sorted(), engine="cpu")(x)
-    net = lp.Recurrent(Sorted())
-    net(x)
-    assert "not cpu: the operator sort" in net.explain(x)
-
-
 def test_nan_and_infinity_pass_through() -> None:
     net = lp.Recurrent(lp.RNN(2, 3), engine="cpu")
     x = torch.randn(3, 4, 2)
@@ -156,10 +136,22 @@ def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> Non
     assert "LSTM: one inside" in texts[0]
 
 
-def test_second_derivatives_run_on_kernels_too() -> None:
-    net = lp.Recurrent(lp.RNN(2, 3).double(), engine="cpu")
-    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x: net(x)[0], x)
+def written(net: lp.Recurrent, sweep: str) -> list[str]:
+    """The sequences that the one kernel of a net's one plan writes."""
+    ((plan, _),) = net._planner.plans.values()
+    (kernel,) = [timed.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
+    return [buffer.name for buffer in kernel.built.kernel.buffers["write"]]
+
+
+def test_without_gradients_kernels_write_the_outputs_and_nothing_else() -> None:
+    x = torch.randn(2, 2, 3)
+    with torch.no_grad():
+        net = lp.Recurrent(lp.LSTM(3, 5), engine="cpu")
+        net(x)
+        assert len(written(net, "plain")) == 1
+    net = lp.Recurrent(lp.LSTM(3, 5), engine="cpu")
+    net(x)
+    assert len(written(net, "forward")) > 1
 
 
 @pytest.mark.parametrize(("detail", "dtype"), [*product(["lengths", "resets"], [torch.float32, torch.float64])])

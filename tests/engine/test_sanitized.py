@@ -61,9 +61,9 @@ def test_a_fault_would_be_seen(fault: str, said: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kernels_of_odd_shapes_run_clean(tmp_path: Path) -> None:
+def test_kernels_run_clean(tmp_path: Path) -> None:
     run = watched(["-m", "tests.engine.sanitized"], tmp_path / "cache")
     assert not run.returncode, run.stderr[:4000] or run.stdout
     cells, kernels = (int(word) for word in run.stdout.split() if word.isdigit())
-    assert cells > 30
-    assert kernels > 60
+    assert cells > 45
+    assert kernels > 90

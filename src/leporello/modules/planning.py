@@ -196,7 +196,7 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
     found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
     found |= {("state", name): leaf for name, leaf in call.states}
-    found |= _of_the_call(call)
+    found |= of_the_call(call)
     ports = [port for port in loop.inputs if port.kind == "draw"]
     draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
     values = []
@@ -211,7 +211,8 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
     return [value.contiguous() for value in values]
 
 
-def _of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
+def of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
+    """What the rewrites of a call read, by kind and name."""
     found: dict[tuple[str, str], Tensor] = {}
     if call.targets is not None:
         found["sequence", "call.target"] = call.targets

@@ -84,9 +84,14 @@ class Recurrent(nn.Module):
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
         """
-        plain = lengths is None and resets is None and targets is None and forcing is None
-        form = form_of(inputs, state) if plain and steps is None and draws is None else None
-        found = self._warm(form, inputs.transpose(0, 1) if self.batch_first else inputs, state) if form else None
+        common = targets is None and forcing is None and steps is None and draws is None
+        form = form_of(inputs, state, lengths, resets) if common else None
+        found = None
+        if form and self.batch_first:
+            turned = resets.transpose(0, 1) if isinstance(resets, Tensor) and resets.dim() == 2 else resets
+            found = self._warm(form, inputs.transpose(0, 1), state, lengths, turned)
+        elif form:
+            found = self._warm(form, inputs, state, lengths, resets)
         if found is None:
             call = self._understood(
                 inputs,
@@ -169,15 +174,17 @@ class Recurrent(nn.Module):
     def _understood(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
         return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
-    def _warm(self, form: Hashable, inputs: Tensor, state: Tree) -> tuple[Tree, Tree] | None:
+    def _warm(
+        self, form: Hashable, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None
+    ) -> tuple[Tree, Tree] | None:
         """The results of a call of a form that has been seen, if nothing has changed since."""
         warm = self._planner.warm.get((form, self.engine, self.gradient))
-        return None if warm is None else warm.run(inputs, state)
+        return None if warm is None else warm.run(inputs, state, lengths, resets)
 
     def _run(
         self, call: Call, weights: Tensor | None = None, form: Hashable | None = None, given: bool = False
     ) -> tuple[Tree, Tree]:
-        """Plan and run; a call of the plain form is remembered by it.
+        """Plan and run; a call of a common form is remembered by it.
 
         given   whether the state was handed in
         """

@@ -1,4 +1,4 @@
-"""`Warm`: a call of the plain form, seen before: one tensor in, a state or none, no other argument.
+"""`Warm`: a call of a common form, seen before: one tensor in, a state or none, perhaps lengths or resets.
 
 What such a call looked up the first time is kept; the next one checks that it still holds, and runs. Knows plans and
 the order of a call's tensors; whatever is not as it was goes the long way, which knows the words for what is wrong.
@@ -16,27 +16,30 @@ from torch.utils import _pytree as pytree
 from leporello.engine import bridge, reference
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan
+from leporello.errors import LeporelloError
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.swap import reading
 from leporello.modules.arguments import Call
-from leporello.modules.beginning import fresh
+from leporello.modules.beginning import fresh, initial_of
 from leporello.modules.fingerprint import autocast_mode
-from leporello.modules.planning import drawn
+from leporello.modules.planning import drawn, of_the_call
+from leporello.modules.timed import checked_lengths, checked_mask
 from leporello.modules.watch import Watch
+from leporello.modules.words import Words
 
 Run = tuple[Tree, Tree]
 
 
-def form_of(inputs: Any, state: Any) -> Hashable | None:
+def form_of(inputs: Any, state: Any, lengths: Any = None, resets: Any = None) -> Hashable | None:
     """What two calls have in common that share a plan, if the cell has not changed; None for a form of another kind."""
     if type(inputs) is not Tensor or inputs.dim() < 2:
         return None
     device = inputs.device
     known = (inputs.shape[2:], inputs.dtype, inputs.requires_grad, device)
-    modes = (torch.is_grad_enabled(), autocast_mode(device))
+    modes = (torch.is_grad_enabled(), autocast_mode(device), lengths is None, resets is None)
     if state is None:
         return (known, modes)
     if type(state) is Tensor:
@@ -64,6 +67,8 @@ class Warm:
         self.home = {"device": call.device, "dtype": _floating(call)}
         self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
         self.zeros = _zeros(cell, call, given)
+        self.names = [name for name, _ in call.states]
+        self.sequence = call.sequences[0][0]
         self.sources = [_source(plan.loop, index, cell, call) for index in range(len(plan.loop.inputs))]
         self.outputs, self.states = _places(plan.loop)
         signature = plan.loop.signature
@@ -71,7 +76,7 @@ class Warm:
         self.tree = _builder(signature.outputs, signature.present)
         self.state_tree = _builder(signature.state)
 
-    def run(self, inputs: Tensor, state: Tree) -> Run | None:
+    def run(self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None) -> Run | None:
         """Outputs and final state, or None if the call must go the long way."""
         length, batch = inputs.shape[:2]
         if length < 1 or batch < 1:
@@ -82,10 +87,17 @@ class Warm:
             states = self._begun(state, batch)
             if states is None:
                 return None
-            values = [source(inputs, states, length, batch).contiguous() for source in self.sources]
+            beside = None
+            if lengths is not None or resets is not None:
+                beside = self._beside(inputs, states, lengths, resets)
+                if beside is None:
+                    return None
+            values = [source(inputs, states, length, batch, beside).contiguous() for source in self.sources]
         weights = None
         if self.weighed is not None and torch.is_grad_enabled():
             weights = self.gradient.weights(length, batch, inputs.device, self.weighed)
+            if weights is not None and lengths is not None and beside is not None:
+                weights = weights.masked_fill(beside["sequence", "call.past"], 1)
         plan = self.plan
         if self.by_reference:
             results = reference.run(plan.loop, plan.step, values, length, batch, weights)
@@ -93,6 +105,23 @@ class Warm:
             results = bridge.call(plan, values, length, batch, weights)
         outputs = self.tree([results[place] for place in self.outputs])
         return outputs, self.state_tree([results[place] for place in self.states])
+
+    def _beside(
+        self, inputs: Tensor, states: Sequence[Tensor], lengths: Any, resets: Any
+    ) -> dict[tuple[str, str], Tensor] | None:
+        """What goes along with the sequence; None where it is not as it should be."""
+        length, batch = inputs.shape[:2]
+        call = Call(inputs, None, length, batch, self.device, sequences=[(self.sequence, inputs)])
+        call.states = list(zip(self.names, states, strict=True))
+        try:
+            call.lengths = checked_lengths(lengths, length, batch, self.device)
+            call.resets = checked_mask("resets", resets, length, batch, self.device, Words())
+        except LeporelloError:
+            return None
+        if resets is not None:
+            tree = self.state_tree(list(states))
+            call.initial = initial_of(self.cell, tree, batch, self.home)
+        return of_the_call(call)
 
     def _begun(self, state: Tree, batch: int) -> Sequence[Tensor] | None:
         """The state's leaves before the first step."""
@@ -124,26 +153,29 @@ def _zeros(cell: nn.Module, call: Call, given: bool) -> list[tuple[tuple[int, ..
 
 
 def _source(loop: Loop, index: int, cell: nn.Module, call: Call) -> Callable[..., Tensor]:
-    """How an input of the loop is found: a function of inputs, states, length and batch."""
+    """How an input of the loop is found: a function of inputs, states, length, batch and what goes along with them."""
     port = loop.inputs[index]
+    if port.name.startswith("call."):
+        key = (port.kind, port.name)
+        return lambda inputs, states, length, batch, beside: beside[key]
     if port.kind == "sequence":
-        return lambda inputs, states, length, batch: inputs
+        return lambda inputs, states, length, batch, beside: inputs
     if port.kind == "state":
         place = [name for name, _ in call.states].index(port.name)
-        return lambda inputs, states, length, batch: states[place]
+        return lambda inputs, states, length, batch, beside: states[place]
     if port.kind == "draw":
-        return lambda inputs, states, length, batch: drawn(port, length, batch, inputs.device)
+        return lambda inputs, states, length, batch, beside: drawn(port, length, batch, inputs.device)
     if port.name in loop.constants:
         constant = loop.constants[port.name]
-        return lambda inputs, states, length, batch: constant
+        return lambda inputs, states, length, batch, beside: constant
     *path, name = port.name.split(".")
     home: Any = cell
     for part in path:
         home = getattr(home, part)
     table = next((table for table in (home._parameters, home._buffers) if name in table), None)
     if table is None:  # a parametrized weight: computed whenever it is read
-        return lambda inputs, states, length, batch: getattr(home, name)
-    return lambda inputs, states, length, batch: table[name]
+        return lambda inputs, states, length, batch, beside: getattr(home, name)
+    return lambda inputs, states, length, batch, beside: table[name]
 
 
 def _places(loop: Loop) -> tuple[list[int], list[int]]:

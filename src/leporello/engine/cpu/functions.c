@@ -143,6 +143,24 @@ INLINE double log1p_d(double x) {
     return u > 0.0 && u < __builtin_inf() ? (__builtin_fabs(x) < 1e-16 ? x : found) : log_d(u);
 }
 
+/* a choice without a branch, which compilers would have to take apart before they can use vectors */
+INLINE float where_f(int32_t chosen, float one, float other) {
+    int32_t a, b, mask = -(int32_t)(chosen != 0);
+    memcpy(&a, &one, 4);
+    memcpy(&b, &other, 4);
+    a = (a & mask) | (b & ~mask);
+    memcpy(&one, &a, 4);
+    return one;
+}
+INLINE double where_d(int64_t chosen, double one, double other) {
+    int64_t a, b, mask = -(int64_t)(chosen != 0);
+    memcpy(&a, &one, 8);
+    memcpy(&b, &other, 8);
+    a = (a & mask) | (b & ~mask);
+    memcpy(&one, &a, 8);
+    return one;
+}
+
 #define BOTH(name, f, d)                     \
     INLINE float name##_f(float x) { f }     \
     INLINE double name##_d(double x) { d }

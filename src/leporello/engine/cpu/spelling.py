@@ -88,12 +88,13 @@ SPELLING = {
     "bitwise_xor": "{0} ^ {1}",
     "isnan": "{0} != {0}",
     "isinf": "__builtin_fabs{m}({0}) == __builtin_inf()",
-    "where": "{0} ? {1} : {2}",
+    "where": "where_{s}({0}, {1}, {2})",
     "cast": "({t}){0}",
 }
 
 # The same, of integers.
 OF_INTEGERS = {
+    "where": "{0} ? {1} : {2}",
     "abs": "{0} < 0 ? -{0} : {0}",
     "sign": "({0} > 0) - ({0} < 0)",
     "sgn": "({0} > 0) - ({0} < 0)",

@@ -57,7 +57,9 @@ def dtype_of(node: fx.Node) -> torch.dtype:
 
 def refuse(node: fx.Node, why: str = "is not covered by kernels") -> NoReturn:
     """Say which operator, in which value, and in which line of the user's, as far as the trace knows them."""
-    said = [f"in '{node.meta['label']}'"] if node.meta.get("label") else []
+    parts = node.users if isinstance(node.meta.get("val"), (tuple, list)) else ()  # of several results these are named
+    label = next((one.meta["label"] for one in (node, *parts) if one.meta.get("label")), None)
+    said = [f"in '{label}'"] if label else []
     said += [node.meta["line"]] if node.meta.get("line") else []
     place = f" ({', '.join(said)})" if said else ""
     raise EngineRefusal(f"the operator {node.meta.get('origin') or short(node)}{place} {why}.")

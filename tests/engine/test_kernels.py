@@ -136,6 +136,23 @@ def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> Non
     assert "LSTM: one inside" in texts[0]
 
 
+@pytest.mark.usefixtures("_quickly_built")
+def test_a_step_may_be_long() -> None:
+    """Longer than Python may go down into itself."""
+
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        for number in range(150):
+            h = h * 0.9 + x if number % 2 else torch.sin(h)
+        return h, h
+
+    x, h = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    net = lp.Recurrent(step, engine="cpu")
+    with torch.no_grad():
+        found, _ = net(x, h)
+        wanted = [h := step(each, h)[0] for each in x]
+    assert_close({"o": found}, {"o": torch.stack(wanted)}, "cpu")
+
+
 def written(net: lp.Recurrent, sweep: str) -> list[str]:
     """The sequences that the one kernel of a net's one plan writes."""
     ((plan, _),) = net._planner.plans.values()

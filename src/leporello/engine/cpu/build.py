@@ -128,7 +128,7 @@ def _macros(given: tuple[str, ...]) -> str | None:
 
 def machine() -> str:
     """What a library depends on beside its text: the compiler, its flags and the processor."""
-    return "\n".join([*_command(), _version(), " ".join(flags()), platform.machine(), _processor()])
+    return "\n".join([*_command(), _version(), " ".join(flags()), platform.machine(), processor()])
 
 
 @functools.cache
@@ -137,11 +137,13 @@ def _version() -> str:
 
 
 @functools.cache
-def _processor() -> str:
+def processor() -> str:
     """The processor's abilities, as far as the system tells."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return "".join(sorted({line for line in file if line.startswith(("flags", "Features", "model name"))}))
+            return "".join(
+                sorted({line for line in file if line.startswith(("flags", "Features", "model name", "vendor_id"))})
+            )
     except OSError:
         return platform.processor()
 

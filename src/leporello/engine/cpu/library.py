@@ -28,7 +28,7 @@ LARGE = 1 << 15  # numbers of a matrix whose columns threads without rows may sh
 
 
 @functools.cache
-def _runtime() -> Any:
+def runtime() -> Any:
     found, _ = library(runtime_text(wide_bytes()), "runtime")
     pointer = ctypes.c_void_p
     found.run_parallel.argtypes = [pointer, pointer, *[ctypes.c_long] * 4, ctypes.c_int, ctypes.c_int, pointer, pointer]
@@ -51,7 +51,7 @@ def _torch_threads() -> tuple[int | None, int | None]:
     library = ctypes.CDLL(homes[0])
     if not (hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num")):
         return None, None
-    return _address(library.GOMP_parallel), _address(library.omp_get_thread_num)
+    return address_of(library.GOMP_parallel), address_of(library.omp_get_thread_num)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Built:
         if rows < FEW_ROWS or not matrices:
             return found, None
         memory = torch.empty(self.panels, dtype=self.kernel.dtype)
-        pack = _runtime().pack_d if self.kernel.dtype == torch.float64 else _runtime().pack_f
+        pack = runtime().pack_d if self.kernel.dtype == torch.float64 else runtime().pack_f
         pack(found.buffer_info()[0], self.sizes.buffer_info()[0], len(matrices), memory.data_ptr())
         return found, memory
 
@@ -108,21 +108,22 @@ class Built:
         given += matrices[0]
         given.append(self.products)
         threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
-        start, number = _torch_threads() if threads > 1 else (None, None)
-        failed = _runtime().run_parallel(
-            self.address,
-            given.buffer_info()[0],
-            batch,
-            steps,
-            batch,
-            self.scratch,
-            threads,
-            self.columns,
-            start,
-            number,
-        )
-        if failed:
-            raise MemoryError("no memory for a kernel's threads")
+        run_kernel(self.address, given, batch, steps, self.scratch, threads, self.columns)
+
+
+def run_kernel(
+    address: int, given: array[int], rows: int, steps: int, scratch: int, threads: int, columns: bool
+) -> None:
+    """Call a kernel: its rows divided among threads.
+
+    scratch   bytes that each thread needs
+    columns   whether threads without rows may help with products
+    """
+    start, number = _torch_threads() if threads > 1 else (None, None)
+    memory = given.buffer_info()[0]
+    failed = runtime().run_parallel(address, memory, rows, steps, rows, scratch, threads, columns, start, number)
+    if failed:
+        raise MemoryError("no memory for a kernel's threads")
 
 
 def built(kernel: Kernel) -> Built:
@@ -132,9 +133,9 @@ def built(kernel: Kernel) -> Built:
         kernel,
         source,
         code,
-        _address(code.run),
+        address_of(code.run),
         ctypes.c_long.in_dll(code, "scratch_bytes").value,
-        _address(getattr(_runtime(), f"product_{_letter(kernel)}")),
+        address_of(getattr(runtime(), f"product_{_letter(kernel)}")),
         sum(map(_work, kernel.blocks)),
         any(matrix.inner * matrix.outer >= LARGE for matrix in kernel.matrices),
         sum(_panels(matrix, kernel) for matrix in kernel.matrices),
@@ -160,7 +161,7 @@ def _letter(kernel: Kernel) -> str:
     return "d" if kernel.dtype == torch.float64 else "f"
 
 
-def _address(function: Any) -> int:
+def address_of(function: Any) -> int:
     found = ctypes.cast(function, ctypes.c_void_p).value
     assert found is not None
     return found

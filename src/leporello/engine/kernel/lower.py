@@ -41,6 +41,7 @@ REALS = (torch.float32, torch.float64)
 TYPES = (*REALS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 PRODUCTS = ("mm", "bmm")
 MOST_READERS = 3  # a cheap value with more is put into memory
+DEEPEST = 60  # operators written into each other, at most: whoever writes them goes down as deep
 
 
 def kernel_of(split: Split, stage: Stage, graph: fx.Graph) -> Kernel:
@@ -53,6 +54,7 @@ class Lowering:
 
     home     where a value lies
     must     operators whose values are put into memory
+    early    those of them that are made before all else
     ranges   how many values each variable of the present loops takes
     """
 
@@ -62,14 +64,13 @@ class Lowering:
             place: [] for place in ("state", "next", "read", "write", "row", "fixed", "scratch")
         }
         self.home: dict[fx.Node, Buffer] = {}
-        self.fixed: dict[fx.Node, int] = {}
         self.matrices: list[Matrix] = []
         self.blocks: list[Block] = []
         self.expressions: dict[Any, Expression] = {}
         self.ranges: dict[str, int] = {}
         self._take_inputs()
         self.targets = self._take_results()
-        self.must = self._must_lie_in_memory()
+        self.must, self.early = self._must_lie_in_memory()
 
     def _add(self, name: str, place: Any, sizes: Sequence[int], dtype: torch.dtype) -> Buffer:
         if dtype not in TYPES:
@@ -109,27 +110,35 @@ class Lowering:
             found.setdefault(node, []).append(self._add(name, place, features(node), dtype_of(node)))
         return found
 
-    def _must_lie_in_memory(self) -> set[fx.Node]:
-        found = set(self.targets)
+    def _must_lie_in_memory(self) -> tuple[set[fx.Node], set[fx.Node]]:
+        """What is put into memory; and what of it is made in the order of the graph, before all else."""
+        found, early = set(self.targets), set()
+        depth: dict[fx.Node, int] = {}
         for node in self.graph.nodes:
-            if node.op != "call_function" or not isinstance(node.meta["val"], Tensor):
+            if node.op != "call_function":
                 continue
             name = short(node)
-            if name in (*PRODUCTS, *REDUCTIONS, *PIECES) or (name not in FREE and _is_read_often(node)):
-                found.add(node)
+            depth[node] = 1 + max((depth.get(source, 0) for source in node.all_input_nodes), default=0)
+            if not isinstance(node.meta["val"], Tensor):
+                continue
             if name in FETCHING and arguments(node)[0].op == "call_function":
                 found.add(arguments(node)[0])
-        return found
+            if name in (*PRODUCTS, *REDUCTIONS) or depth[node] > DEEPEST:
+                early.add(node)
+                depth[node] = 0
+            elif name in PIECES or (name not in FREE and _is_read_often(node)):
+                found.add(node)
+        return found | early, early
 
     def kernel(self) -> Kernel:
         for node in self.graph.nodes:
-            if node.op == "call_function" and node in self.must and short(node) in (*PRODUCTS, *REDUCTIONS):
+            if node in self.early:
                 self.make(node)
         for node in self.targets:
             self.make(node)
         for node, wanted in self.targets.items():
             for buffer in wanted:
-                if self.home[node] is not buffer and not self._is_stored(node, buffer):
+                if self.home[node] is not buffer and not self._is_stored(buffer):
                     self._pointwise(buffer.sizes, [self._store(buffer, node)])
         return Kernel(
             self.split.loop.name,
@@ -153,7 +162,7 @@ class Lowering:
             raise EngineRefusal(f"the step multiplies numbers of type {types.pop()}.")
         return found
 
-    def _is_stored(self, node: fx.Node, buffer: Buffer) -> bool:
+    def _is_stored(self, buffer: Buffer) -> bool:
         return any(
             isinstance(block, Pointwise) and any(store.buffer is buffer for store in block.stores)
             for block in self.blocks

@@ -26,7 +26,18 @@ def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: 
     if torch.is_grad_enabled() and any(
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):
-        return list(_Sweeps.apply(plan, length, batch, weight, *values))
+        return list(trained(plan, values, length, batch, weight))
+    return plain(plan, values, length, batch)
+
+
+def trained(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: Tensor | None) -> Sequence[Tensor]:
+    """The same, for a call of which it is known that gradients are wanted."""
+    found: Sequence[Tensor] = _Sweeps.apply(plan, length, batch, weight, *values)
+    return found
+
+
+def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
+    """The same, without gradients."""
     sweep = plan.plain
     with torch.no_grad():
         outputs, _ = _run(sweep, length, batch, [values[place] for place in plan.plain_places])

@@ -61,6 +61,7 @@ class Warm:
     ) -> None:
         self.cell, self.plan, self.gradient = cell, plan, gradient
         self.watch = Watch(cell)
+        self.trains = any(plan.wanted)
         self.by_reference = choice.engine == "reference"
         self.detached = not gradient.crossing(1)[0]
         self.device = call.device
@@ -99,10 +100,13 @@ class Warm:
             if weights is not None and lengths is not None and beside is not None:
                 weights = weights.masked_fill(beside["sequence", "call.past"], 1)
         plan = self.plan
+        results: Sequence[Tensor]
         if self.by_reference:
             results = reference.run(plan.loop, plan.step, values, length, batch, weights)
+        elif not self.trains:
+            results = bridge.plain(plan, values, length, batch)
         else:
-            results = bridge.call(plan, values, length, batch, weights)
+            results = bridge.trained(plan, values, length, batch, weights)
         outputs = self.tree([results[place] for place in self.outputs])
         return outputs, self.state_tree([results[place] for place in self.states])
 

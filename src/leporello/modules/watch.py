@@ -21,10 +21,11 @@ _UNCHANGING = (int, float, complex, str, bytes, bool, type(None), type, torch.dt
 class Watch:
     """What a cell was: its attributes, its parameters and buffers with their forms, its parts, its hooks."""
 
-    __slots__ = ("attributes", "children", "deep", "hooks", "tensors")
+    __slots__ = ("attributes", "children", "deep", "hooks", "tables", "tensors")
 
     def __init__(self, cell: nn.Module) -> None:
         self.attributes: list[tuple[dict[str, Any], int, list[tuple[str, Any]]]] = []
+        self.tables: list[tuple[dict[str, Any], str, list[tuple[Any, Any]]]] = []
         self.deep: list[tuple[dict[str, Any], str, Any]] = []
         self.tensors: list[tuple[dict[str, Any], int, list[tuple[Any, ...]]]] = []
         self.children: list[tuple[dict[str, Any], list[Any]]] = []
@@ -33,7 +34,11 @@ class Watch:
             own = vars(module)
             named = [(name, value) for name, value in own.items() if name not in OF_EVERY_MODULE]
             self.attributes.append((own, len(own), [pair for pair in named if _stays(pair[1])]))
-            self.deep += [(own, name, plain(value)) for name, value in named if not _stays(value)]
+            for name, value in named:
+                if type(value) is dict and all(map(_stays, value.values())):
+                    self.tables.append((own, name, list(value.items())))
+                elif not _stays(value):
+                    self.deep.append((own, name, plain(value)))
             for table in (module._parameters, module._buffers):
                 if table:
                     self.tensors.append((table, len(table), [(name, *_form(value)) for name, value in table.items()]))
@@ -48,6 +53,13 @@ class Watch:
                 return False
             for name, value in pairs:
                 if own.get(name, _NOTHING) is not value:
+                    return False
+        for own, name, items in self.tables:
+            table = own.get(name)
+            if type(table) is not dict or len(table) != len(items):
+                return False
+            for key, value in items:
+                if table.get(key, _NOTHING) is not value:
                     return False
         for own, name, value in self.deep:
             if name not in own or plain(own[name]) != value:
@@ -69,7 +81,11 @@ class Watch:
         for table, children in self.children:
             if list(table.values()) != children:
                 return False
-        return not any(own[name] for own in self.hooks for name in HOOKS)
+        for own in self.hooks:
+            for name in HOOKS:
+                if own[name]:
+                    return False
+        return True
 
 
 def _stays(value: Any) -> bool:

@@ -82,6 +82,8 @@ def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int
     for node in spelt.nodes:
         if node.op == "call_function":
             node.target = SPELLING.get(node.target, node.target)
+        elif node.op == "placeholder":
+            node.target = node.name  # an argument W would be w inside, where another value may have that name
     made, places = results(spelt), placeholders(spelt)
     if order is not None:
         places = [places[index] for index in order]

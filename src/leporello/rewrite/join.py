@@ -39,7 +39,8 @@ def join(saved: Saved) -> Saved:
             reader = next((node for own, node in second.inputs if own.name == port.name), None)
             if reader is not None:
                 with second.after_inputs():
-                    piece = second.call(aten.slice.Tensor, row, 1, begin, begin + port.shape[0])
+                    part = second.call(aten.slice.Tensor, row, 1, begin, begin + port.shape[0])
+                    piece = second.call(aten.clone.default, part, memory_format=torch.contiguous_format)
                 second.replace(reader, piece)
                 second.inputs = [(own, node) for own, node in second.inputs if node is not reader]
                 second.graph.erase_node(reader)

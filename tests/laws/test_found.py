@@ -200,3 +200,19 @@ def test_a_step_may_solve_equations_although_torch_checks_them() -> None:
         return h, h
 
     assert_exact(Written(step, h=3), X, floats(3, 3))
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "cpu"])
+def test_a_parameter_and_a_value_may_differ_in_case_alone(engine: str) -> None:
+    class Both(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=3)
+            self.W = nn.Parameter(2 * torch.eye(3))
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            w = torch.linspace(0.1, 0.9, 9, dtype=x.dtype).view(3, 3)
+            h = torch.tanh(h @ self.W + x + torch.tanh(h) @ w)
+            return h, h
+
+    net, x = lp.Recurrent(Both().double(), engine=engine), torch.ones(3, 2, 3, dtype=torch.float64) / 9
+    assert lp.check_gradients(net, x).ok

@@ -22,6 +22,7 @@ from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.family import Family
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
+from leporello.loop.lines import Lines
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.names import label_all
 from leporello.loop.port import Port
@@ -191,7 +192,7 @@ def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family) -
     found: dict[str, Any] = {}
 
     def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
-        with torch.enable_grad(), Unasserted(), replay(numbers), names_heard(cell) as heard:
+        with torch.enable_grad(), Unasserted(), Lines(), replay(numbers), names_heard(cell) as heard:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
         made, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")

@@ -144,7 +144,7 @@ def _quiet() -> Iterator[None]:
 def users_line(trace: TracebackType | None) -> str | None:
     """The last line that is neither torch's, nor Python's, nor ours, cells excepted; None if there is none."""
     frames = traceback.extract_tb(trace)
-    users = [frame for frame in frames if _is_users(frame.filename)]
+    users = [frame for frame in frames if is_users(frame.filename)]
     others = [frame for frame in frames if "site-packages" in frame.filename and _is_foreign(frame.filename)]
     found = users or others
     return line_text(found[-1]) if found else None
@@ -155,7 +155,7 @@ def line_text(frame: traceback.FrameSummary) -> str:
     return f"{Path(frame.filename).name}, line {frame.lineno}" + (f": {frame.line}" if frame.line else "")
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
     if filename.startswith(_CELLS):
         return True
     generated = filename.startswith("<") and not filename.startswith(("<stdin>", "<ipython"))

@@ -78,6 +78,8 @@ def test_gradients_are_the_same_bits_from_run_to_run() -> None:
 
 
 @pytest.mark.usefixtures("_threads")
+@pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning")  # other tests of the process may have brought jax
+@pytest.mark.filterwarnings("ignore:.*at_fork:pytest.PytestUnraisableExceptionWarning")
 def test_a_child_of_a_fork_has_threads_of_its_own() -> None:
     torch.set_num_threads(2)
     net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)

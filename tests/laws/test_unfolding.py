@@ -23,7 +23,7 @@ from tests.random_cells import cell_of
 
 
 @pytest.mark.timeout(3600)
-@cells(0.12)
+@cells(0.06)
 @given(cases())
 def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
     case = dataclasses.replace(
@@ -53,7 +53,7 @@ def _grows_linearly(loop: lp.Loop) -> None:
 
 
 @pytest.mark.timeout(3600)
-@cells(0.1)
+@cells(0.06)
 @given(cases())
 def test_a_text_read_back_is_the_same_loop(case: Case) -> None:
     cell = cell_of(case.program)

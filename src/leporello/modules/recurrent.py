@@ -192,7 +192,7 @@ class Recurrent(nn.Module):
         weights = weights_of(call, self.gradient) if weights is None else weights
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
         values = values_of(plan.loop, call)
-        if form is not None:
+        if form is not None and not plan.loop.decides_by_rows:
             warm = Warm(self.cell, call, plan, choice, self.gradient, given=given)
             keep(self._planner.warm, (form, self.engine, self.gradient), warm)
         if choice.engine == "reference":

@@ -35,7 +35,7 @@ Run = tuple[Tree, Tree]
 
 def form_of(inputs: Any, state: Any, lengths: Any = None, resets: Any = None) -> Hashable | None:
     """What two calls have in common that share a plan, if the cell has not changed; None for a form of another kind."""
-    if type(inputs) is not Tensor or inputs.dim() < 2:
+    if type(inputs) is not Tensor or inputs.dim() < 2 or inputs.device.type == "meta":
         return None
     device = inputs.device
     known = (inputs.shape[2:], inputs.dtype, inputs.requires_grad, device)

@@ -273,7 +273,6 @@ class _Writer:
         )
 
     def _pointwise(self, block: Pointwise) -> None:
-        depth = self._loops(block.sizes, "i", 5)
         body = _Body(self)
         for store in block.stores:
             value = body.value(store.value)
@@ -281,15 +280,20 @@ class _Writer:
             name = body.kept(value, kind)
             body.lines.append(f"{self._place(store.buffer, str(store.index))} = {name};")
             body.known[store.buffer, store.index] = name
+        for text in body.outside:
+            self.say(text, 5)
+        depth = self._loops(block.sizes, "i", 5)
         for text in body.lines:
             self.say(text, depth)
         self._close(depth, 5)
 
     def _reduction(self, block: Reduction) -> None:
-        depth = self._loops(block.sizes, "i", 5)
         kind = TYPES[block.buffer.dtype]
         body = _Body(self)
         value = body.value(block.value)
+        for text in body.outside:
+            self.say(text, 5)
+        depth = self._loops(block.sizes, "i", 5)
         if block.operator in GATHERED:
             begin, going = GATHERED[block.operator]
             self.say(f"{kind} sum = {begin.format(**ends(block.buffer.dtype))};", depth)
@@ -337,29 +341,50 @@ class _Writer:
 
 
 class _Body:
-    """The statements inside loops: each value once, by name."""
+    """The statements inside loops: each value once, by name.
+
+    outside   those that no loop changes: compilers find vectors more readily where they stand in front
+    """
 
     def __init__(self, writer: _Writer) -> None:
         self.writer = writer
         self.lines: list[str] = []
+        self.outside: list[str] = []
+        self.staying: set[int] = set()
+        self.count = 0
         self.named: dict[int, str] = {}
         self.known: dict[tuple[Buffer, object], str] = {}
         self.alive: list[Expression] = []
 
-    def kept(self, value: str, kind: str) -> str:
+    def kept(self, value: str, kind: str, outside: bool = False) -> str:
         """A value under a name of its own."""
         if value.isidentifier():
             return value
-        name = f"t{len(self.named) + len(self.known) + len(self.lines)}"
-        self.lines.append(f"const {kind} {name} = {value};")
+        name, self.count = f"t{self.count}", self.count + 1
+        (self.outside if outside else self.lines).append(f"const {kind} {name} = {value};")
         return name
+
+    def _stays(self, expression: Expression) -> bool:
+        """Whether no loop changes a value; those it is made of have been asked before."""
+        if isinstance(expression, Constant):
+            return True
+        if isinstance(expression, Apply):
+            return all(isinstance(part, Constant) or id(part) in self.staying for part in expression.arguments)
+        if expression.index.terms or isinstance(expression, Place):
+            return False
+        if isinstance(expression, Fetch):
+            return all(id(along.number) in self.staying for along in expression.by)
+        return (expression.buffer, expression.index) not in self.known
 
     def value(self, expression: Expression) -> str:
         if id(expression) in self.named:
             return self.named[id(expression)]
         found = self._spelt(expression)
         if isinstance(expression, (Apply, Load, Fetch)):
-            found = self.kept(found, TYPES[dtype_of_expression(expression)])
+            stays = self._stays(expression)
+            if stays:
+                self.staying.add(id(expression))
+            found = self.kept(found, TYPES[dtype_of_expression(expression)], stays)
         self.named[id(expression)] = found
         self.alive.append(expression)  # its id stays its own
         return found

@@ -64,7 +64,6 @@ class _Writer:
         self.totals = dict.fromkeys(
             node for timed in program.timed for node, rows in timed.writes if rows is None and not timed.inside
         )
-        self.shifted = {name for name, _ in program.shifts}
         for timed in program.timed:
             self._sort(timed)
 

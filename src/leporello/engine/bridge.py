@@ -80,7 +80,7 @@ class _Sweeps(torch.autograd.Function):
             own = [_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)]
         else:
             wired = plan.wiring
-            heard = _arriving(plan, wired.heard, gradients, length, batch)
+            heard = _arriving(plan, wired.heard, gradients, length, batch, zeros=False)
             pools = (inputs, (), (), kept, heard, wired.constants, (ctx.weight,))
             results, _ = _run(plan.backward, length, batch, taken(wired.backward, pools))
             own = _distinct([None if place is None else results[place] for place in wired.results])
@@ -123,12 +123,21 @@ def _distinct(gradients: list[Tensor | None]) -> list[Tensor | None]:
 
 
 def _arriving(
-    plan: Plan, heard: Sequence[tuple[int, Port]], gradients: Sequence[Tensor | None], length: int, batch: int
+    plan: Plan,
+    heard: Sequence[tuple[int, Port]],
+    gradients: Sequence[Tensor | None],
+    length: int,
+    batch: int,
+    *,
+    zeros: bool = True,
 ) -> list[Tensor | None]:
-    """The outputs' gradients; zeros, without memory, where none arrived at one that is heard."""
+    """The outputs' gradients; zeros, without memory, where none arrived at one that is heard.
+
+    zeros   whether states need them; a sweep takes None for a state of zeros
+    """
     found = list(gradients)
     for index, port in heard:
-        if found[index] is None and floats(port):
+        if found[index] is None and floats(port) and (zeros or port.kind != "state"):
             rows = (batch,) if port.rows else ()
             shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
             if port.kind == "state":

@@ -16,6 +16,7 @@ from torch import Tensor
 from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.kernel.operators import is_drawn_in
+from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
 from leporello.engine.sweep import shared, sweep_of
 from leporello.engine.wiring import Wiring, forward_places, wiring
@@ -93,6 +94,11 @@ class Plan:
     def plain(self) -> Sweep:
         """The forward sweep when no gradient is asked for: nothing is saved."""
         return Sweep.of(self.parted, self.engine)
+
+    @cached_property
+    def one_step(self) -> Callable[..., list[Tensor]] | None:
+        """The same for a single step, where kernels run all of it."""
+        return step_of(self.plain.program) if self.engine == "cpu" else None
 
     @cached_property
     def gradient(self) -> Loop:

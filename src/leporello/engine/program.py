@@ -22,12 +22,12 @@ from leporello.loop.stages import Split, Stage
 class Timed:
     """A stage that runs in every window.
 
-    function   of the number of rows, the states, `varying`, `fixed`, and for an inside the places of `placed`
+    function   of the number of rows, the states, `varying`, `fixed`, and the places of `placed`
     states     for an inside those on its cycle, elsewhere those it shifts by one step
     varying    the sequences it reads, with their row axis
     fixed      what it reads that is the same at every step
     writes     of an at-once stage, with their row axis, None for a part of a total
-    placed     writes of an inside that go straight to their place
+    placed     writes that go straight to their place
     loose      its other writes, with their index among the results
     done       sequences of the window that nobody reads after it
     kernel     what runs an inside instead of `function`, where an engine has one
@@ -141,10 +141,11 @@ def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
     varying = [node for node in stage.reads if split.classes[node] is Class.VARYING and node not in own]
     timeless = [node for node in stage.reads if split.classes[node] is Class.TIMELESS and not inside]
     fixed = [node for node in stage.reads if node not in own and node not in varying and node not in timeless]
-    placed = _placed(stage) if inside else []
+    first = count if inside else 0
+    placed = _placed(stage, split, first)
     return Timed(
         inside=inside,
-        function=_ordered(stage, [*varying, *timeless, *fixed], [count + index for index in placed], split),
+        function=_ordered(stage, [*varying, *timeless, *fixed], [first + index for index in placed], split),
         states=stage.states,
         varying=tuple((node, row_axis(node)) for node in (*varying, *timeless)),
         fixed=tuple(fixed),
@@ -155,12 +156,15 @@ def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
     )
 
 
-def _placed(stage: Stage) -> list[int]:
-    """The writes of an inside that its operators can put where they are kept."""
-    count = len(stage.states)
+def _placed(stage: Stage, split: Split, first: int) -> list[int]:
+    """The writes of a stage that its operators can put where they are kept.
+
+    first   the results in front of them: an inside's states
+    """
     made = results(stage.graph)
     able = {made[index] for index in placeable(stage.graph)}
-    return [index for index, node in enumerate(made[count:]) if node in able]
+    found = enumerate(zip(stage.writes, made[first:], strict=True))
+    return [index for index, (node, own) in found if own in able and split.classes[node] is Class.VARYING]
 
 
 def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split) -> Callable[..., Any]:

@@ -40,12 +40,13 @@ class Planner:
     loops: dict[Hashable, Loop] = field(default_factory=dict)
     plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
     warm: dict[Hashable, Any] = field(default_factory=dict)  # calls of the plain form, as `Warm` keeps them
+    recent: Any = None  # the last of them, as `Single` does one step of it
 
     def __deepcopy__(self, memo: Any) -> Planner:
         return Planner()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}, "warm": {}}
+        return {"loops": {}, "plans": {}, "warm": {}, "recent": None}
 
     @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
@@ -196,7 +197,7 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
     found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
     found |= {("state", name): leaf for name, leaf in call.states}
-    found |= of_the_call(call)
+    found |= of_the_call(call, loop)
     ports = [port for port in loop.inputs if port.kind == "draw"]
     draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
     values = []
@@ -211,8 +212,11 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
     return [value.contiguous() for value in values]
 
 
-def of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
-    """What the rewrites of a call read, by kind and name."""
+def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
+    """What the rewrites of a call read, by kind and name.
+
+    loop   the rewritten one
+    """
     found: dict[tuple[str, str], Tensor] = {}
     if call.targets is not None:
         found["sequence", "call.target"] = call.targets
@@ -224,9 +228,9 @@ def of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
             for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
                 found["invariant", f"call.initial.{name}"] = leaf
     if call.lengths is not None:
-        times = torch.arange(call.length, device=call.device).unsqueeze(1)
         found["sequence", "call.past"] = _past(call, call.lengths)
-        found["sequence", "call.elsewhere"] = times != call.lengths - 1
+        if any(port.name == "call.elsewhere" for port in loop.inputs):
+            found["sequence", "call.elsewhere"] = _times(call) != call.lengths - 1
         for name, leaf in call.sequences:
             found["invariant", f"call.first.{name}"] = leaf[0].detach()
     return found
@@ -234,7 +238,11 @@ def of_the_call(call: Call) -> dict[tuple[str, str], Tensor]:
 
 def _past(call: Call, lengths: Tensor) -> Tensor:
     """Where rows have ended, (length, batch)."""
-    return torch.arange(call.length, device=call.device).unsqueeze(1) >= lengths
+    return _times(call) >= lengths
+
+
+def _times(call: Call) -> Tensor:
+    return torch.arange(call.length, device=call.device).unsqueeze(1)
 
 
 def drawn(port: Port, length: int, batch: int, device: torch.device) -> Tensor:

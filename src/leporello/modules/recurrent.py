@@ -103,7 +103,7 @@ class Recurrent(nn.Module):
                 steps=steps,
                 draws=draws,
             )
-            found = self._run(call, form=form, given=state is not None)
+            found = self._run(call, form=form, given=state)
             if call.packed is not None:
                 return repacked(found[0], call.packed), found[1]
         if not self.batch_first:
@@ -122,10 +122,14 @@ class Recurrent(nn.Module):
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
 
+        recent = self._planner.recent
         plain = reset is None and target is None and forcing is None and draws is None and isinstance(x, Tensor)
-        inputs = x.unsqueeze(0) if plain else None
-        form = form_of(inputs, state)
-        found = self._warm(form, inputs, state) if form and inputs is not None else None
+        if plain and recent is not None and recent.engine is self.engine and recent.gradient is self.gradient:
+            found = recent.run(x, state)
+            if found is not None:
+                return found
+        form = form_of(x, state, one_step=True) if plain else None
+        found = self._warm(form, x.unsqueeze(0), state) if form else None
         if found is None:
             call = understood(
                 self.cell,
@@ -137,7 +141,7 @@ class Recurrent(nn.Module):
                 draws=draws,
                 one_step=True,
             )
-            found = self._run(call, form=form, given=state is not None)
+            found = self._run(call, form=form, given=state)
         return _each(lambda leaf: leaf.squeeze(0), found[0]), found[1]
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
@@ -179,21 +183,24 @@ class Recurrent(nn.Module):
     ) -> tuple[Tree, Tree] | None:
         """The results of a call of a form that has been seen, if nothing has changed since."""
         warm = self._planner.warm.get((form, self.engine, self.gradient))
-        return None if warm is None else warm.run(inputs, state, lengths, resets)
+        if warm is None:
+            return None
+        self._planner.recent = warm.single
+        return warm.run(inputs, state, lengths, resets)
 
     def _run(
-        self, call: Call, weights: Tensor | None = None, form: Hashable | None = None, given: bool = False
+        self, call: Call, weights: Tensor | None = None, form: Hashable | None = None, given: Tree = None
     ) -> tuple[Tree, Tree]:
         """Plan and run; a call of a common form is remembered by it.
 
-        given   whether the state was handed in
+        given   the state as it was handed in
         """
         call = begun(call, self.gradient)
         weights = weights_of(call, self.gradient) if weights is None else weights
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
         values = values_of(plan.loop, call)
         if form is not None and not plan.loop.decides_by_rows:
-            warm = Warm(self.cell, call, plan, choice, self.gradient, given=given)
+            warm = Warm(self.cell, call, plan, choice, self.gradient, self.engine, given=given)
             keep(self._planner.warm, (form, self.engine, self.gradient), warm)
         if choice.engine == "reference":
             results = reference.run(plan.loop, plan.step, values, call.length, call.batch, weights)

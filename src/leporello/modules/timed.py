@@ -27,17 +27,18 @@ def checked_lengths(lengths: Any, length: int, batch: int, device: torch.device)
     if tuple(given.shape) != (batch,):
         raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
     _refuse_meta("lengths", given, device)
-    if given.device.type == "cpu":
-        wrong = (given < 1) | (given > length)
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise ArgumentError(
-                "the argument 'lengths' is out of range.",
-                came=f"{int(given[row])} in row {row}",
-                expected=f"from 1 to {length}, the length of the inputs",
-                tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
-            )
-    return given.to(device).clamp(1, length)
+    if given.device.type != "cpu":
+        return given.to(device).clamp(1, length)
+    least, most = given.aminmax()
+    if least < 1 or most > length:
+        row = int(((given < 1) | (given > length)).nonzero()[0])
+        raise ArgumentError(
+            "the argument 'lengths' is out of range.",
+            came=f"{int(given[row])} in row {row}",
+            expected=f"from 1 to {length}, the length of the inputs",
+            tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
+        )
+    return given.to(device)
 
 
 def _as_integers(lengths: Any, expected: str) -> Tensor:

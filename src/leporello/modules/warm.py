@@ -25,7 +25,9 @@ from leporello.loop.swap import reading
 from leporello.modules.arguments import Call
 from leporello.modules.beginning import fresh, initial_of
 from leporello.modules.fingerprint import autocast_mode
-from leporello.modules.planning import drawn, of_the_call
+from leporello.modules.gather import gathering
+from leporello.modules.planning import of_the_call
+from leporello.modules.single import Single
 from leporello.modules.timed import checked_lengths, checked_mask
 from leporello.modules.watch import Watch
 from leporello.modules.words import Words
@@ -33,12 +35,15 @@ from leporello.modules.words import Words
 Run = tuple[Tree, Tree]
 
 
-def form_of(inputs: Any, state: Any, lengths: Any = None, resets: Any = None) -> Hashable | None:
+def form_of(
+    inputs: Any, state: Any, lengths: Any = None, resets: Any = None, *, one_step: bool = False
+) -> Hashable | None:
     """What two calls have in common that share a plan, if the cell has not changed; None for a form of another kind."""
-    if type(inputs) is not Tensor or inputs.dim() < 2 or inputs.device.type == "meta":
+    axes = 1 if one_step else 2
+    if type(inputs) is not Tensor or inputs.dim() < axes or inputs.device.type == "meta":
         return None
     device = inputs.device
-    known = (inputs.shape[2:], inputs.dtype, inputs.requires_grad, device)
+    known = (inputs.shape[axes:], inputs.dtype, inputs.requires_grad, device)
     modes = (torch.is_grad_enabled(), autocast_mode(device), lengths is None, resets is None)
     if state is None:
         return (known, modes)
@@ -57,25 +62,29 @@ class Warm:
     """One form of call."""
 
     def __init__(
-        self, cell: nn.Module, call: Call, plan: Plan, choice: Choice, gradient: Method, *, given: bool
+        self, cell: nn.Module, call: Call, plan: Plan, choice: Choice, gradient: Method, engine: str, *, given: Tree
     ) -> None:
-        self.cell, self.plan, self.gradient = cell, plan, gradient
+        self.cell, self.plan, self.gradient, self.engine = cell, plan, gradient, engine
         self.watch = Watch(cell)
         self.trains = any(plan.wanted)
         self.by_reference = choice.engine == "reference"
         self.detached = not gradient.crossing(1)[0]
         self.device = call.device
+        self.sequence = call.sequences[0][0]
         self.home = {"device": call.device, "dtype": _floating(call)}
         self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
-        self.zeros = _zeros(cell, call, given)
+        self.zeros = _zeros(cell, call, given is not None)
+        self.begun: tuple[int, list[Tensor]] = (0, [])  # of the last call: rows, and states of zeros
         self.names = [name for name, _ in call.states]
-        self.sequence = call.sequences[0][0]
-        self.sources = [_source(plan.loop, index, cell, call) for index in range(len(plan.loop.inputs))]
+        self.values = gathering(plan.loop, cell, self.names)
         self.outputs, self.states = _places(plan.loop)
         signature = plan.loop.signature
         assert signature is not None
         self.tree = _builder(signature.outputs, signature.present)
         self.state_tree = _builder(signature.state)
+        self.form_of_state = type(given)
+        alone = not (self.trains or self.by_reference or torch.is_grad_enabled() or autocast_mode(call.device))
+        self.single = Single.of(self, call) if alone else None
 
     def run(self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None) -> Run | None:
         """Outputs and final state, or None if the call must go the long way."""
@@ -85,7 +94,7 @@ class Warm:
         with reading:
             if not self.watch.same():
                 return None
-            states = self._begun(state, batch)
+            states = self.begin(state, batch)
             if states is None:
                 return None
             beside = None
@@ -93,7 +102,7 @@ class Warm:
                 beside = self._beside(inputs, states, lengths, resets)
                 if beside is None:
                     return None
-            values = [source(inputs, states, length, batch, beside).contiguous() for source in self.sources]
+            values = self.values(inputs, states, length, batch, beside)
         weights = None
         if self.weighed is not None and torch.is_grad_enabled():
             weights = self.gradient.weights(length, batch, inputs.device, self.weighed)
@@ -107,6 +116,10 @@ class Warm:
             results = bridge.plain(plan, values, length, batch)
         else:
             results = bridge.trained(plan, values, length, batch, weights)
+        return self.in_trees(results)
+
+    def in_trees(self, results: Sequence[Tensor]) -> Run:
+        """Results as the user wrote them."""
         outputs = self.tree([results[place] for place in self.outputs])
         return outputs, self.state_tree([results[place] for place in self.states])
 
@@ -125,13 +138,16 @@ class Warm:
         if resets is not None:
             tree = self.state_tree(list(states))
             call.initial = initial_of(self.cell, tree, batch, self.home)
-        return of_the_call(call)
+        return of_the_call(call, self.plan.loop)
 
-    def _begun(self, state: Tree, batch: int) -> Sequence[Tensor] | None:
+    def begin(self, state: Tree, batch: int) -> Sequence[Tensor] | None:
         """The state's leaves before the first step."""
         if state is None:
             if self.zeros is not None:
-                return [torch.zeros(batch, *shape, dtype=dtype, device=self.device) for shape, dtype in self.zeros]
+                if batch != self.begun[0]:
+                    made = [torch.zeros(batch, *shape, dtype=dtype, device=self.device) for shape, dtype in self.zeros]
+                    self.begun = (batch, made)
+                return self.begun[1]
             leaves = leaves_of(fresh(self.cell, batch, self.home))
         else:
             leaves = [state] if isinstance(state, Tensor) else list(state)
@@ -154,32 +170,6 @@ def _zeros(cell: nn.Module, call: Call, given: bool) -> list[tuple[tuple[int, ..
     if given or not isinstance(cell, Cell) or type(cell).initial_state is not Cell.initial_state or len(cell.initial):
         return None
     return [(tuple(leaf.shape[1:]), leaf.dtype) for _, leaf in call.states]
-
-
-def _source(loop: Loop, index: int, cell: nn.Module, call: Call) -> Callable[..., Tensor]:
-    """How an input of the loop is found: a function of inputs, states, length, batch and what goes along with them."""
-    port = loop.inputs[index]
-    if port.name.startswith("call."):
-        key = (port.kind, port.name)
-        return lambda inputs, states, length, batch, beside: beside[key]
-    if port.kind == "sequence":
-        return lambda inputs, states, length, batch, beside: inputs
-    if port.kind == "state":
-        place = [name for name, _ in call.states].index(port.name)
-        return lambda inputs, states, length, batch, beside: states[place]
-    if port.kind == "draw":
-        return lambda inputs, states, length, batch, beside: drawn(port, length, batch, inputs.device)
-    if port.name in loop.constants:
-        constant = loop.constants[port.name]
-        return lambda inputs, states, length, batch, beside: constant
-    *path, name = port.name.split(".")
-    home: Any = cell
-    for part in path:
-        home = getattr(home, part)
-    table = next((table for table in (home._parameters, home._buffers) if name in table), None)
-    if table is None:  # a parametrized weight: computed whenever it is read
-        return lambda inputs, states, length, batch, beside: getattr(home, name)
-    return lambda inputs, states, length, batch, beside: table[name]
 
 
 def _places(loop: Loop) -> tuple[list[int], list[int]]:

@@ -6,6 +6,7 @@ Knows modules; knows nothing of traces.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,78 +15,81 @@ from torch import nn
 from leporello.loop.refusals import HOOKS
 from leporello.modules.fingerprint import OF_EVERY_MODULE, plain
 
-_NOTHING = object()
 _UNCHANGING = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)
 
 
 class Watch:
-    """What a cell was: its attributes, its parameters and buffers with their forms, its parts, its hooks."""
+    """What a cell was: its attributes, its parameters and buffers with their forms, its parts, its hooks.
 
-    __slots__ = ("attributes", "children", "deep", "hooks", "tables", "tensors")
+    `same` says whether nothing a trace depends on has changed. It is written out for the cell, comparison by
+    comparison: a loop over them would cost as much as they do.
+    """
+
+    __slots__ = ("known", "lines", "same")
 
     def __init__(self, cell: nn.Module) -> None:
-        self.attributes: list[tuple[dict[str, Any], int, list[tuple[str, Any]]]] = []
-        self.tables: list[tuple[dict[str, Any], str, list[tuple[Any, Any]]]] = []
-        self.deep: list[tuple[dict[str, Any], str, Any]] = []
-        self.tensors: list[tuple[dict[str, Any], int, list[tuple[Any, ...]]]] = []
-        self.children: list[tuple[dict[str, Any], list[Any]]] = []
-        self.hooks: list[dict[str, Any]] = []
+        self.known: dict[str, Any] = {"plain": plain}
+        self.lines: list[str] = []
         for module in cell.modules():
-            own = vars(module)
-            named = [(name, value) for name, value in own.items() if name not in OF_EVERY_MODULE]
-            self.attributes.append((own, len(own), [pair for pair in named if _stays(pair[1])]))
-            for name, value in named:
-                if type(value) is dict and all(map(_stays, value.values())):
-                    self.tables.append((own, name, list(value.items())))
-                elif not _stays(value):
-                    self.deep.append((own, name, plain(value)))
+            self._attributes(vars(module))
             for table in (module._parameters, module._buffers):
-                if table:
-                    self.tensors.append((table, len(table), [(name, *_form(value)) for name, value in table.items()]))
+                self._tensors(table)
             if module._modules:
-                self.children.append((module._modules, list(module._modules.values())))
-            self.hooks.append(own)
+                children = self._know(module._modules), self._know(list(module._modules.values()))
+                self._unless(f"list({children[0]}.values()) == {children[1]}")
+        self.same: Callable[[], bool] = self._written()
 
-    def same(self) -> bool:
-        """Whether nothing a trace depends on has changed."""
-        for own, count, pairs in self.attributes:
-            if len(own) != count:
-                return False
-            for name, value in pairs:
-                if own.get(name, _NOTHING) is not value:
-                    return False
-        for own, name, items in self.tables:
-            table = own.get(name)
-            if type(table) is not dict or len(table) != len(items):
-                return False
-            for key, value in items:
-                if table.get(key, _NOTHING) is not value:
-                    return False
-        for own, name, value in self.deep:
-            if name not in own or plain(own[name]) != value:
-                return False
-        for table, count, entries in self.tensors:
-            if len(table) != count:
-                return False
-            for name, tensor, shape, dtype, device, needs in entries:
-                found = table.get(name, _NOTHING)
-                if found is not tensor:
-                    return False
-                if found is not None and (
-                    found.requires_grad is not needs
-                    or found.shape != shape
-                    or found.dtype is not dtype
-                    or found.device != device
-                ):
-                    return False
-        for table, children in self.children:
-            if list(table.values()) != children:
-                return False
-        for own in self.hooks:
-            for name in HOOKS:
-                if own[name]:
-                    return False
-        return True
+    def _attributes(self, own: dict[str, Any]) -> None:
+        of = self._know(own)
+        self._unless(f"len({of}) == {len(own)}")
+        for name, value in own.items():
+            if name in HOOKS:
+                self._unless(f"not {of}[{name!r}]")
+            elif name in OF_EVERY_MODULE:
+                continue
+            elif _stays(value):
+                self._unless(f"{of}[{name!r}] is {self._know(value)}")
+            elif type(value) is dict and all(map(_stays, value.values())):
+                table = self._know_line(f"{of}[{name!r}]")
+                self._unless(f"type({table}) is dict and len({table}) == {len(value)}")
+                for key, item in value.items():
+                    self._unless(f"{table}[{self._know(key)}] is {self._know(item)}")
+            else:
+                self._unless(f"plain({of}[{name!r}]) == {self._know(plain(value))}")
+
+    def _tensors(self, table: dict[str, Any]) -> None:
+        if not table:
+            return
+        of = self._know(table)
+        self._unless(f"len({of}) == {len(table)}")
+        for name, tensor in table.items():
+            found = self._know_line(f"{of}[{name!r}]")
+            self._unless(f"{found} is {self._know(tensor)}")
+            if tensor is not None:
+                self._unless(f"{found}.shape == {self._know(tensor.shape)}")
+                self._unless(f"{found}.dtype is {self._know(tensor.dtype)}")
+                self._unless(f"{found}.device == {self._know(tensor.device)}")
+                self._unless(f"{found}.requires_grad is {tensor.requires_grad}")
+
+    def _know(self, value: Any) -> str:
+        """A name for what is compared with."""
+        name = f"k{len(self.known)}"
+        self.known[name] = value
+        return name
+
+    def _know_line(self, value: str) -> str:
+        """A name for what is looked up."""
+        self.lines.append(f"v = {value}")
+        return "v"
+
+    def _unless(self, condition: str) -> None:
+        self.lines.append(f"if not ({condition}): return False")
+
+    def _written(self) -> Callable[[], bool]:
+        lines = ["def same():", " try:", *(f"  {line}" for line in self.lines), " except KeyError: return False"]
+        exec("\n".join([*lines, " return True"]), self.known)
+        found: Callable[[], bool] = self.known["same"]
+        return found
 
 
 def _stays(value: Any) -> bool:
@@ -93,9 +97,3 @@ def _stays(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_stays, value))
     return isinstance(value, _UNCHANGING)
-
-
-def _form(tensor: Any) -> tuple[Any, ...]:
-    if tensor is None:
-        return (None, None, None, None, None)
-    return (tensor, tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)

@@ -10,8 +10,8 @@ import functools
 import math
 import re
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
-from leporello.engine.cpu.source import runtime_text, source_of
+from leporello.engine.cpu.source import MATRIX_WORDS, runtime_text, source_of
 from leporello.engine.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+from leporello.engine.memory import room
 
+CPU = torch.device("cpu")
 FEW_ROWS = 8  # of all steps together: for fewer, matrices are multiplied as they lie in memory
 LITTLE = 200_000  # operations: what is less is not worth a second thread
 LARGE = 1 << 15  # numbers of a matrix whose columns threads without rows may share
@@ -31,26 +33,26 @@ LARGE = 1 << 15  # numbers of a matrix whose columns threads without rows may sh
 def runtime() -> Any:
     found, _ = library(runtime_text(wide_bytes()), "runtime")
     pointer = ctypes.c_void_p
-    found.run_parallel.argtypes = [pointer, pointer, *[ctypes.c_long] * 4, ctypes.c_int, ctypes.c_int, pointer, pointer]
+    found.run_parallel.argtypes = [pointer]
     for letter in "fd":
-        getattr(found, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long, pointer]
+        getattr(found, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long]
     return found
 
 
 @functools.cache
-def _torch_threads() -> tuple[int | None, int | None]:
-    """The functions that start and number torch's own threads (OpenMP's), where they can be found."""
+def _torch_threads() -> tuple[int, int]:
+    """The functions that start and number torch's own threads (OpenMP's); zeros where they cannot be found."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as file:
             paths = {line.split()[-1] for line in file if re.search(r"/lib(g|i|)omp[^/]*\.so", line)}
     except OSError:
-        return None, None
+        return 0, 0
     homes = [path for path in paths if "torch" in path] or sorted(paths)
     if len(homes) != 1:  # nobody knows whose threads they are
-        return None, None
+        return 0, 0
     library = ctypes.CDLL(homes[0])
     if not (hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num")):
-        return None, None
+        return 0, 0
     return address_of(library.GOMP_parallel), address_of(library.omp_get_thread_num)
 
 
@@ -63,6 +65,7 @@ class Built:
     work       operations of a row in a step, about
     columns    whether a matrix is so large that its columns can be shared
     panels     numbers that all matrices take in panels
+    begins     bytes in front of each matrix in panels
     sizes      of the matrices, for `pack`
     """
 
@@ -75,60 +78,42 @@ class Built:
     work: int
     columns: bool
     panels: int
+    begins: tuple[int, ...]
     sizes: array[int]
 
-    def pack(self, fixed: Sequence[Tensor], rows: int) -> tuple[array[int], Tensor | None]:
-        """The kernel's matrices as it is given them, words of memory; in panels unless rows are few.
+    def pack(self, words: list[int], rows: int) -> Tensor | None:
+        """Bring the kernel's matrices into panels, unless rows are few; what comes back holds them.
 
-        rows   how many of all steps together will be multiplied
+        words   of the matrices, five each (`matrix` in products.c), in which the panels' addresses are put
+        rows    how many of all steps together will be multiplied
         """
-        words: list[int] = []
-        matrices = self.kernel.matrices
-        for matrix in matrices:
-            value = fixed[matrix.fixed]
-            head, inner, outer = matrix.axes
-            words += (
-                0,
-                value.data_ptr(),
-                0 if head is None else value.stride(head),
-                value.stride(inner),
-                value.stride(outer),
-            )
-        found = array("q", words)
-        if rows < FEW_ROWS or not matrices:
-            return found, None
-        memory = torch.empty(self.panels, dtype=self.kernel.dtype)
+        if rows < FEW_ROWS or not words:
+            return None
+        memory = room((self.panels,), self.kernel.dtype, CPU)
+        words[::MATRIX_WORDS] = [memory.data_ptr() + begin for begin in self.begins]
+        given = array("q", words)
         pack = runtime().pack_d if self.kernel.dtype == torch.float64 else runtime().pack_f
-        pack(found.buffer_info()[0], self.sizes.buffer_info()[0], len(matrices), memory.data_ptr())
-        return found, memory
+        pack(given.buffer_info()[0], self.sizes.buffer_info()[0], len(self.begins))
+        return memory
 
-    def run(self, pointers: list[int], matrices: tuple[array[int], Tensor | None], steps: int, batch: int) -> None:
-        """Take all rows through so many steps; memory by place (`PLACES`), contiguous, in the order of the slots."""
-        given = array("q", pointers)
-        given += matrices[0]
-        given.append(self.products)
+    def run(self, pointers: list[int], steps: int, batch: int) -> None:
+        """Take all rows through so many steps.
+
+        pointers   memory by place (`PLACES`), contiguous, in the order of the slots, then the words of the matrices
+        """
         threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
-        run_kernel(self.address, given, batch, steps, self.scratch, threads, self.columns)
-
-
-def run_kernel(
-    address: int, given: array[int], rows: int, steps: int, scratch: int, threads: int, columns: bool
-) -> None:
-    """Call a kernel: its rows divided among threads.
-
-    scratch   bytes that each thread needs
-    columns   whether threads without rows may help with products
-    """
-    start, number = _torch_threads() if threads > 1 else (None, None)
-    memory = given.buffer_info()[0]
-    failed = runtime().run_parallel(address, memory, rows, steps, rows, scratch, threads, columns, start, number)
-    if failed:
-        raise MemoryError("no memory for a kernel's threads")
+        start, number = _torch_threads() if threads > 1 else (0, 0)
+        words = [self.address, batch, steps, self.scratch, threads, self.columns, start, number]  # `call` in threads.c
+        given = array("q", words + pointers)
+        given.append(self.products)
+        if runtime().run_parallel(given.buffer_info()[0]):
+            raise MemoryError("no memory for a kernel's threads")
 
 
 def built(kernel: Kernel) -> Built:
     """A kernel, written, compiled and loaded."""
     code, source = library(source_of(kernel, wide_bytes()), kernel.name)
+    *begins, panels = accumulate((_panels(matrix, kernel) for matrix in kernel.matrices), initial=0)
     return Built(
         kernel,
         source,
@@ -138,7 +123,8 @@ def built(kernel: Kernel) -> Built:
         address_of(getattr(runtime(), f"product_{_letter(kernel)}")),
         sum(map(_work, kernel.blocks)),
         any(matrix.inner * matrix.outer >= LARGE for matrix in kernel.matrices),
-        sum(_panels(matrix, kernel) for matrix in kernel.matrices),
+        panels,
+        tuple(begin * kernel.dtype.itemsize for begin in begins),
         array("q", [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]),
     )
 

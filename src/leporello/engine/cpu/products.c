@@ -70,6 +70,18 @@ static void NAME(panels)(const void *given, long first, long last) {
     }
 }
 
+static inline REAL NAME(summed)(NAME(vec) value) {
+    typedef REAL half __attribute__((vector_size(WIDE / 2 * sizeof(REAL))));
+    union {
+        NAME(vec) whole;
+        half halves[2];
+    } parts = {value};
+    half sums = parts.halves[0] + parts.halves[1];
+    REAL sum = 0;
+    for (int i = 0; i < WIDE / 2; i++) sum += sums[i];
+    return sum;
+}
+
 /* a product with a matrix as it lies in memory, for rows so few that panels would cost more than they save */
 static void NAME(unpacked)(const NAME(matrix) *matrix, const REAL *b, const NAME(job) *job) {
     const long inner = job->inner, outer = job->outer;
@@ -92,19 +104,24 @@ static void NAME(unpacked)(const NAME(matrix) *matrix, const REAL *b, const NAME
             }
             continue;
         }
-        for (long n = 0; n < outer; n++) { /* one sum of products after another */
-            const REAL *column = b + n * matrix->along_outer;
-            REAL sum = 0;
-            long k = 0;
-            if (matrix->along_inner == 1) {
-                NAME(vec) part[2] = {{0}};
-                for (; k + 2 * WIDE <= inner; k += 2 * WIDE)
-                    for (int i = 0; i < 2; i++)
-                        part[i] += *(const NAME(vec) *)(a + k + i * WIDE) * *(const NAME(vec) *)(column + k + i * WIDE);
-                part[0] += part[1];
-                for (int i = 0; i < WIDE; i++) sum += part[0][i];
+        long n = 0;
+        if (matrix->along_inner == 1) /* four sums of products after the other four */
+            for (; n + 4 <= outer; n += 4) {
+                const REAL *column = b + n * matrix->along_outer;
+                NAME(vec) part[4] = {{0}};
+                long k = 0;
+                for (; k + WIDE <= inner; k += WIDE)
+                    for (int i = 0; i < 4; i++)
+                        part[i] += *(const NAME(vec) *)(a + k) * *(const NAME(vec) *)(column + i * matrix->along_outer + k);
+                for (int i = 0; i < 4; i++) {
+                    REAL sum = NAME(summed)(part[i]);
+                    for (long rest = k; rest < inner; rest++) sum += a[rest] * column[i * matrix->along_outer + rest];
+                    out[n + i] = sum;
+                }
             }
-            for (; k < inner; k++) sum += a[k] * column[k * matrix->along_inner];
+        for (; n < outer; n++) {
+            REAL sum = 0;
+            for (long k = 0; k < inner; k++) sum += a[k] * b[n * matrix->along_outer + k * matrix->along_inner];
             out[n] = sum;
         }
     }
@@ -143,11 +160,11 @@ static void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long in
     }
 }
 
-/* all matrices of a kernel into panels, one behind the other
+/* all matrices of a kernel into their panels
    sizes: for each its heads, inner and outer size */
-void NAME(pack)(NAME(matrix) *matrices, const long *sizes, long count, REAL *to) {
-    for (NAME(matrix) *own = matrices; own < matrices + count; own++, sizes += 3) {
-        own->panels = to;
+void NAME(pack)(const NAME(matrix) *matrices, const long *sizes, long count) {
+    for (const NAME(matrix) *own = matrices; own < matrices + count; own++, sizes += 3) {
+        REAL *to = (REAL *)own->panels;
         for (long head = 0; head < sizes[0]; head++) {
             NAME(pack_one)(to, own->raw + head * own->along_head, sizes[1], sizes[2], own->along_inner, own->along_outer);
             to += sizes[1] * ((sizes[2] + PANEL - 1) / PANEL * PANEL);

@@ -231,11 +231,14 @@ class _Writer:
         return found
 
     def _copy(self, buffer: Buffer, memory: str, own: str, *, into: bool) -> None:
-        own = f"{own} + row * {self.stride(buffer)}"
+        start, own = own, f"{own} + row * {self.stride(buffer)}"
         there = f"{memory} + (at + row) * {buffer.count}"
         size = buffer.count * buffer.dtype.itemsize
-        to, source = (own, there) if into else (there, own)
-        self.say(f"for (long row = 0; row < rows; row++) memcpy({to}, {source}, {size});", 2)
+        if into:
+            self.say(f"if (!{memory}) memset({start}, 0, rows * {self.stride(buffer) * buffer.dtype.itemsize});", 2)
+            self.say(f"else for (long row = 0; row < rows; row++) memcpy({own}, {there}, {size});", 2)
+        else:
+            self.say(f"for (long row = 0; row < rows; row++) memcpy({there}, {own}, {size});", 2)
 
     def _point(self, buffer: Buffer, slot: int) -> None:
         kind = TYPES[buffer.dtype]

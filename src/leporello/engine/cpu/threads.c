@@ -99,15 +99,24 @@ static void renewed_after_fork(void) { /* threads do not live on in a child */
     waiting_for = 0;
 }
 
-/* columns: whether threads without rows may help with large products
-   torch: the function that starts its threads, and the one that numbers them; null for a pool of our own */
-int run_parallel(kernel run, void **given, long rows, long steps, long batch, long scratch, int threads, int columns,
-                 void (*torch)(void (*)(void *), void *, unsigned, unsigned), int (*number)(void)) {
-    if (threads > MOST) threads = MOST;
+/* what a call is told: words, with the kernel's pointers behind them */
+struct call {
+    kernel run;
+    long rows, steps, scratch, threads;
+    long columns; /* whether threads without rows may help with large products */
+    void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts its threads; null for a pool of our own */
+    int (*number)(void);                                          /* and numbers them */
+    void *given[];
+};
+
+int run_parallel(struct call *call) {
+    const long rows = call->rows;
+    int threads = call->threads > MOST ? MOST : (int)call->threads;
     struct team team = {.threads = threads};
-    int together = columns && rows < threads;
+    int together = call->columns && rows < threads;
     if (threads > rows && !together) threads = (int)rows;
-    struct work own = {run, given, rows, steps, batch, scratch, threads, 0, number, together ? &team : 0};
+    struct work own = {call->run, call->given, rows,         call->steps,           rows,
+                       call->scratch, threads, 0, call->number, together ? &team : 0};
     if (owner == 0) {
         pthread_atfork(0, 0, renewed_after_fork);
         owner = getpid();
@@ -117,8 +126,8 @@ int run_parallel(kernel run, void **given, long rows, long steps, long batch, lo
         part(&own, 0);
         return own.failed;
     }
-    if (torch && owner == getpid()) {
-        torch(part_of_torch, &own, threads, 0);
+    if (call->torch && owner == getpid()) {
+        call->torch(part_of_torch, &own, threads, 0);
         return own.failed;
     }
     pthread_mutex_lock(&caller);

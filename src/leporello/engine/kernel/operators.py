@@ -341,14 +341,20 @@ POINTWISE = {
 }  # fmt: skip
 
 
+STREAMED = 1 << 17  # numbers of a matrix that leaves the cache between two steps
+
+
 def is_drawn_in(node: fx.Node) -> bool:
     """Whether an operator may as well run inside: pointwise, a view, or a product of rows with a parameter.
 
-    There it costs what it costs outside, and no pass over memory.
+    There it costs what it costs outside, and no pass over memory. Not so where the parameter is large: inside it is
+    read again for every step, outside once for many.
     """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         return False
     if short(node) in ("mm", "addmm"):
         left, right = arguments(node)[-2:]
-        return has_rows(left.meta["val"]) and not has_rows(right.meta["val"])
+        if has_rows(right.meta["val"]) or right.meta["val"].numel() > STREAMED:
+            return False
+        return has_rows(left.meta["val"])
     return short(node) in {*UNARY, *BINARY, *POINTWISE, *VIEWS, *PARTS, "cat"}

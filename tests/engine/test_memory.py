@@ -1,0 +1,107 @@
+"""Memory that sweeps use again: it comes back when its last tensor is gone, and never before."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from leporello.engine import memory
+from leporello.engine.memory import LEAST, room
+
+CPU = torch.device("cpu")
+COUNT = LEAST // 4
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept():
+    memory.clear()
+    yield
+    memory.clear()
+
+
+def _room(count: int = COUNT):
+    return room((count,), torch.float32, CPU)
+
+
+def test_a_block_is_used_again_when_its_tensor_is_gone():
+    first = _room()
+    where = first.data_ptr()
+    del first
+    assert memory.unused() > 0
+    assert _room().data_ptr() == where
+
+
+def test_a_block_is_not_used_again_while_a_part_of_it_is_held():
+    first = _room()
+    where, part = first.data_ptr(), first.view(4, -1)[3]
+    part.fill_(7)
+    del first
+    assert memory.unused() == 0
+    second = _room()
+    second.fill_(1)
+    assert second.data_ptr() != where
+    assert (part == 7).all()
+
+
+def test_what_autograd_saved_comes_back_after_the_backward_sweep():
+    x = torch.ones(COUNT, requires_grad=True)
+    value = _room()
+    value.fill_(2)
+    loss = (x * value).sum()
+    del value
+    assert memory.unused() == 0
+    loss.backward()
+    assert (x.grad == 2).all()
+    assert memory.unused() > 0
+
+
+def test_shapes_and_types_are_those_asked_for():
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
+        found = room((3, 7, COUNT), dtype, CPU)
+        assert (found.shape, found.dtype) == ((3, 7, COUNT), dtype)
+        assert found.is_contiguous()
+        found.fill_(1)
+        assert found.sum() == 3 * 7 * COUNT
+
+
+def test_small_ones_are_like_any_tensors():
+    small = _room(8)
+    del small
+    assert memory.unused() == 0
+
+
+def test_sizes_almost_the_same_share_their_blocks():
+    first = _room(100_000)
+    where = first.data_ptr()
+    del first
+    assert _room(99_000).data_ptr() == where
+
+
+def test_no_more_lies_unused_than_allowed(monkeypatch):
+    monkeypatch.setattr(memory, "MOST", 3 * LEAST)
+    held = [_room() for _ in range(5)]
+    held.clear()
+    assert 0 < memory.unused() <= 3 * LEAST
+    large = _room(4 * COUNT)
+    del large
+    assert memory.unused() <= 3 * LEAST
+
+
+def test_threads_never_get_the_same_block():
+    wrong = []
+
+    def work(number: int) -> None:
+        for _ in range(300):
+            own = _room()
+            own.fill_(number)
+            if not (own == number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

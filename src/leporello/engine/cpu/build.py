@@ -34,7 +34,12 @@ FLAGS = (
     "-shared",
     "-pthread",
 )
-WISHED = ("-march=native", "-fopenmp-simd")  # left out where a compiler does not know them
+WISHED = (
+    "-march=native",
+    "-fopenmp-simd",
+    "-Werror=int-conversion",
+    "-Werror=incompatible-pointer-types",
+)  # left out where a compiler does not know them
 
 
 def folder() -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 import re
 from array import array
 from dataclasses import dataclass
@@ -19,14 +20,17 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
-from leporello.engine.cpu.source import MATRIX_WORDS, runtime_text, source_of
+from leporello.engine.cpu.source import MATRIX_WORDS, runtime_text, source_of, together
 from leporello.engine.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 from leporello.engine.memory import room
 
 CPU = torch.device("cpu")
 FEW_ROWS = 8  # of all steps together: for fewer, matrices are multiplied as they lie in memory
 LITTLE = 200_000  # operations: what is less is not worth a second thread
-LARGE = 1 << 15  # numbers of a matrix whose columns threads without rows may share
+SHARED = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))  # from so many numbers on, columns of a matrix are divided
+#                                                        among threads, if there are fewer rows for each than so many
+NO_THREADS = (0, 0, 0)  # of torch
+HERE = os.getpid()  # where torch's threads are; in the child of a fork they are not
 
 
 @functools.cache
@@ -40,20 +44,21 @@ def runtime() -> Any:
 
 
 @functools.cache
-def _torch_threads() -> tuple[int, int]:
-    """The functions that start and number torch's own threads (OpenMP's); zeros where they cannot be found."""
+def _torch_threads() -> tuple[int, ...]:
+    """The functions that start, number and count torch's own threads (OpenMP's); zeros where they cannot be found."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as file:
             paths = {line.split()[-1] for line in file if re.search(r"/lib(g|i|)omp[^/]*\.so", line)}
     except OSError:
-        return 0, 0
+        return NO_THREADS
     homes = [path for path in paths if "torch" in path] or sorted(paths)
     if len(homes) != 1:  # nobody knows whose threads they are
-        return 0, 0
+        return NO_THREADS
     library = ctypes.CDLL(homes[0])
-    if not (hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_thread_num")):
-        return 0, 0
-    return address_of(library.GOMP_parallel), address_of(library.omp_get_thread_num)
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    if not all(hasattr(library, name) for name in names):
+        return NO_THREADS
+    return tuple(address_of(getattr(library, name)) for name in names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +68,8 @@ class Built:
     source     the path of its C text
     code       the library, held as long as its functions may be called
     work       operations of a row in a step, about
-    columns    whether a matrix is so large that its columns can be shared
+    together   rows that its memory has room for
+    rows_alone rows that a thread must have to take them alone
     panels     numbers that all matrices take in panels
     begins     bytes in front of each matrix in panels
     sizes      of the matrices, for `pack`
@@ -76,7 +82,8 @@ class Built:
     scratch: int
     products: int
     work: int
-    columns: bool
+    together: int
+    rows_alone: int
     panels: int
     begins: tuple[int, ...]
     sizes: array[int]
@@ -102,12 +109,23 @@ class Built:
         pointers   memory by place (`PLACES`), contiguous, in the order of the slots, then the words of the matrices
         """
         threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
-        start, number = _torch_threads() if threads > 1 else (0, 0)
-        words = [self.address, batch, steps, self.scratch, threads, self.columns, start, number]  # `call` in threads.c
-        given = array("q", words + pointers)
-        given.append(self.products)
-        if runtime().run_parallel(given.buffer_info()[0]):
-            raise MemoryError("no memory for a kernel's threads")
+        together = self.together if batch < threads * self.rows_alone else 0
+        run_kernel(self.address, [*pointers, self.products], batch, steps, self.scratch, threads, together)
+
+
+def run_kernel(
+    address: int, given: list[int], rows: int, steps: int, scratch: int, threads: int, together: int
+) -> None:
+    """Call a kernel on so many threads.
+
+    scratch    bytes that each thread needs, or a team of them
+    together   rows that all threads take through the steps together; 0 where each has rows of its own
+    """
+    its = _torch_threads() if threads > 1 and os.getpid() == HERE else NO_THREADS
+    words = array("q", [address, rows, steps, scratch, threads, together, *its])  # `call` in threads.c
+    words.extend(given)
+    if runtime().run_parallel(words.buffer_info()[0]):
+        raise MemoryError("no memory for a kernel's threads")
 
 
 def built(kernel: Kernel) -> Built:
@@ -122,7 +140,8 @@ def built(kernel: Kernel) -> Built:
         ctypes.c_long.in_dll(code, "scratch_bytes").value,
         address_of(getattr(runtime(), f"product_{_letter(kernel)}")),
         sum(map(_work, kernel.blocks)),
-        any(matrix.inner * matrix.outer >= LARGE for matrix in kernel.matrices),
+        together(kernel),
+        max((rows for m in kernel.matrices for size, rows in SHARED if m.inner * m.outer >= size), default=0),
         panels,
         tuple(begin * kernel.dtype.itemsize for begin in begins),
         array("q", [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]),

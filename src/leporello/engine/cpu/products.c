@@ -5,9 +5,6 @@ typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(
 #undef PANEL
 #undef TILE
 #define PANEL (2 * WIDE)
-#ifndef WORTH_DIVIDING
-#define WORTH_DIVIDING (1 << 14) /* numbers of a matrix */
-#endif
 
 /* a matrix as a kernel is given it: as it lies in memory, with its strides, and in panels unless that is not worth it */
 typedef struct {
@@ -19,6 +16,7 @@ typedef struct {
     long rows, inner, outer, stride, out_stride;
     const REAL *a, *b;
     REAL *out;
+    const NAME(matrix) *matrix;
 } NAME(job);
 
 /* a tile of rows by two vectors stays in registers while the inner axis runs */
@@ -83,13 +81,16 @@ static inline REAL NAME(summed)(NAME(vec) value) {
 }
 
 /* a product with a matrix as it lies in memory, for rows so few that panels would cost more than they save */
-static void NAME(unpacked)(const NAME(matrix) *matrix, const REAL *b, const NAME(job) *job) {
-    const long inner = job->inner, outer = job->outer;
+static void NAME(unpacked)(const void *given, long first, long last) {
+    const NAME(job) *job = given;
+    const NAME(matrix) *matrix = job->matrix;
+    const REAL *b = job->b;
+    const long inner = job->inner, begin = first * PANEL, outer = last * PANEL < job->outer ? last * PANEL : job->outer;
     for (long row = 0; row < job->rows; row++) {
         const REAL *a = job->a + row * job->stride;
         REAL *out = job->out + row * job->out_stride;
         if (matrix->along_outer == 1) { /* a sum of rows of the matrix */
-            long n = 0;
+            long n = begin;
             for (; n + 4 * WIDE <= outer; n += 4 * WIDE) {
                 NAME(vec) sum[4] = {{0}};
                 for (long k = 0; k < inner; k++)
@@ -104,7 +105,7 @@ static void NAME(unpacked)(const NAME(matrix) *matrix, const REAL *b, const NAME
             }
             continue;
         }
-        long n = 0;
+        long n = begin;
         if (matrix->along_inner == 1) /* four sums of products after the other four */
             for (; n + 4 <= outer; n += 4) {
                 const REAL *column = b + n * matrix->along_outer;
@@ -132,13 +133,9 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
                    REAL *out, long out_stride) {
     const NAME(matrix) *matrix = given;
     const long count = (outer + PANEL - 1) / PANEL;
-    NAME(job) job = {rows, inner, outer, stride, out_stride, a, matrix->panels + head * count * inner * PANEL, out};
-    if (!matrix->panels)
-        NAME(unpacked)(matrix, matrix->raw + head * matrix->along_head, &job);
-    else if (leading && inner * outer >= WORTH_DIVIDING)
-        divided(leading, NAME(panels), &job, count);
-    else
-        NAME(panels)(&job, 0, count);
+    const REAL *b = matrix->panels ? matrix->panels + head * count * inner * PANEL : matrix->raw + head * matrix->along_head;
+    NAME(job) job = {rows, inner, outer, stride, out_stride, a, b, out, matrix};
+    divided(matrix->panels ? NAME(panels) : NAME(unpacked), &job, count);
 }
 
 /* a matrix in panels of columns, each with all of the inner axis; zeros behind the last column */

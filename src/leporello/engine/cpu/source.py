@@ -31,6 +31,8 @@ from leporello.errors import EngineRefusal
 PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers
 MATRIX_WORDS = 5  # of a matrix, behind them
 TOGETHER = 24  # rows that one thread takes through a step together, at most
+TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
+LARGE = 1 << 18  # numbers of all matrices
 
 
 def source_of(kernel: Kernel, wide_bytes: int) -> str:
@@ -53,6 +55,12 @@ def runtime_text(wide_bytes: int) -> str:
     return "\n".join([part("team.c"), "#include <string.h>", *lines, part("threads.c")])
 
 
+def together(kernel: Kernel) -> int:
+    """Rows that are taken through a step together, at most."""
+    numbers = sum(matrix.heads * matrix.inner * matrix.outer for matrix in kernel.matrices)
+    return TOGETHER_IF_LARGE if numbers >= LARGE else TOGETHER
+
+
 def tile_rows(wide_bytes: int) -> int:
     """Rows of a tile: as many as two vectors each leave room for in the registers."""
     return 12 if wide_bytes == 64 else 6
@@ -69,6 +77,7 @@ class _Writer:
         self.names: dict[Buffer, str] = {}
         self._name_all()
         self.ahead = ahead(kernel)
+        self.together = together(kernel)
 
     def _name_all(self) -> None:
         taken: set[str] = set()
@@ -102,7 +111,7 @@ class _Writer:
                 self.say(f"   {place:<6} {_spelt(buffer.name)} {list(buffer.sizes)} {kind}")
         self.say("*/")
         self.say(f"#define REAL {self.real}")
-        self.say(f"#define TOGETHER {TOGETHER}")
+        self.say(f"#define TOGETHER {self.together}")
         self.lines.append(part("functions.c"))
         self.say(f"const long scratch_bytes = {sum(map(self._bytes, self._own())) + self._gathered() + 64};")
         self.say("")
@@ -118,11 +127,13 @@ class _Writer:
         return [*buffers["state"], *buffers["next"], *buffers["scratch"]]
 
     def _bytes(self, buffer: Buffer) -> int:
-        return -(-TOGETHER * self.stride(buffer) * buffer.dtype.itemsize // 64) * 64
+        return -(-self.together * self.stride(buffer) * buffer.dtype.itemsize // 64) * 64
 
     def _runner(self) -> None:
         kernel = self.kernel
-        self.say("void run(void **given, long first, long last, long steps, long batch, char *scratch) {")
+        self.say("/* of the rows from first to behind last one's share, and of the columns of their products */")
+        self.say("void run(void **given, long first, long last, long steps, long batch, char *scratch, long share,")
+        self.say("         long shares) {")
         self.say("scratch = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);", 1)
         slots = self._slots()
         if kernel.matrices:
@@ -136,6 +147,7 @@ class _Writer:
         self.say("for (long block = 0; block < blocks; block++) {", 1)
         self.say("const long at = done, rows = (last - done + blocks - block - 1) / (blocks - block);", 2)
         self.say("done += rows;", 2)
+        self.say("const long from = rows * share / shares, to = rows * (share + 1) / shares;", 2)
         for buffer in kernel.buffers["state"]:
             begin = f"((const {TYPES[buffer.dtype]} *)given[{slots['state', buffer.slot]}])"
             self._copy(buffer, begin, self._memory(buffer), into=True)
@@ -150,7 +162,7 @@ class _Writer:
         """Bytes for the rows of several steps that products ahead multiply."""
         lefts = [block.left for block in self.ahead if isinstance(block, Product) and block.left.place != "scratch"]
         panel, size = 2 * self.wide, self.kernel.dtype.itemsize
-        return max((TOGETHER * (-(-left.count // panel) * panel + panel) * size for left in lefts), default=0)
+        return max((self.together * (-(-left.count // panel) * panel + panel) * size for left in lefts), default=0)
 
     def _memory(self, buffer: Buffer) -> str:
         return f"{self.names[buffer]}_memory"
@@ -211,10 +223,10 @@ class _Writer:
         offset = "at" if left.place == "row" else f"({time} * batch + at)"
         source = f"(const {self.real} *)given[{self._slots()[left.place, left.slot]}] + {offset} * {size}"
         self.say("for (long step = 0; step < span; step++) {", 3)
-        self.say(f"const {self.real} *from = {source};", 4)
+        self.say(f"const {self.real} *taken = {source};", 4)
         gathered = f"gathered + (step * rows + row) * {stride}"
-        self.say("for (long row = 0; row < rows; row++)", 4)
-        self.say(f"memcpy({gathered}, from + row * {size}, {size} * sizeof(REAL));", 5)
+        self.say("for (long row = from; row < to; row++)", 4)
+        self.say(f"memcpy({gathered}, taken + row * {size}, {size} * sizeof(REAL));", 5)
         self.say("}", 3)
         self._product(block, "gathered", self._memory(block.out), "span * rows", 3, stride)
 
@@ -231,14 +243,16 @@ class _Writer:
         return found
 
     def _copy(self, buffer: Buffer, memory: str, own: str, *, into: bool) -> None:
-        start, own = own, f"{own} + row * {self.stride(buffer)}"
+        own = f"{own} + row * {self.stride(buffer)}"
         there = f"{memory} + (at + row) * {buffer.count}"
         size = buffer.count * buffer.dtype.itemsize
         if into:
-            self.say(f"if (!{memory}) memset({start}, 0, rows * {self.stride(buffer) * buffer.dtype.itemsize});", 2)
-            self.say(f"else for (long row = 0; row < rows; row++) memcpy({own}, {there}, {size});", 2)
+            self.say("for (long row = from; row < to; row++) {", 2)
+            self.say(f"if ({memory}) memcpy({own}, {there}, {size});", 3)
+            self.say(f"else memset({own}, 0, {size});", 3)
+            self.say("}", 2)
         else:
-            self.say(f"for (long row = 0; row < rows; row++) memcpy({there}, {own}, {size});", 2)
+            self.say(f"for (long row = from; row < to; row++) memcpy({there}, {own}, {size});", 2)
 
     def _point(self, buffer: Buffer, slot: int) -> None:
         kind = TYPES[buffer.dtype]
@@ -256,7 +270,7 @@ class _Writer:
         if isinstance(block, Product):
             self._product(block, self.names[block.left], self.names[block.out], "rows", 4)
         else:
-            self.say("for (long row = 0; row < rows; row++) {", 4)
+            self.say("for (long row = from; row < to; row++) {", 4)
             if isinstance(block, Pointwise):
                 self._pointwise(block)
             else:

@@ -8,25 +8,35 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef void (*kernel)(void **, long, long, long, long, char *);
+/* rows from first to behind last, of which it is one's share to compute what is not divided by columns */
+typedef void (*kernel)(void **, long first, long last, long steps, long batch, char *scratch, long share, long shares);
 #define MOST 256
+
+/* what a call is told: words, with the kernel's pointers behind them */
+struct call {
+    kernel run;
+    long rows, steps, scratch, threads;
+    long together; /* rows that a team takes through the steps at a time; 0 where each thread has rows of its own */
+    void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts its threads; null for a pool of our own */
+    int (*number)(void);                                          /* of the calling thread among them */
+    int (*count)(void); /* of those that came: now and then fewer than were asked for */
+    void *given[];
+};
+
+struct work {
+    struct call *call;
+    int parts;         /* at most */
+    atomic_int failed; /* no memory */
+    struct team team;
+    char *scratch; /* of the team */
+};
 
 static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* one call at a time uses the pool */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begin = PTHREAD_COND_INITIALIZER, end = PTHREAD_COND_INITIALIZER;
-static pid_t owner = 0;
 static int workers = 0;
 static long round_number = 0;
 static int waiting_for = 0;
-
-struct work {
-    kernel run;
-    void **given;
-    long rows, steps, batch, scratch;
-    int parts, failed;
-    int (*number)(void); /* of the calling thread, among torch's */
-    struct team *team;   /* null where each thread has rows of its own */
-};
 static struct work *task; /* of the pool */
 
 static _Thread_local char *memory = 0;
@@ -41,30 +51,37 @@ static char *scratch_of(long size) {
     return memory;
 }
 
-static void part(struct work *own, int index) {
-    if (index >= own->parts) return;
-    if (own->team && index) {
-        help(own->team, index);
+/* all rows, a block of them after the other, together with the others of a team */
+static void in_team(struct work *own, int index, int parts) {
+    const struct call *call = own->call;
+    const long blocks = (call->rows + call->together - 1) / call->together;
+    mine = &own->team, share = index, shares = parts;
+    for (long block = 0, at = 0; block < blocks; block++) {
+        const long next = at + (call->rows - at + blocks - block - 1) / (blocks - block);
+        meet();
+        call->run((void **)call->given, at, next, call->steps, call->rows, own->scratch, share, shares);
+        at = next;
+    }
+    mine = 0;
+}
+
+static void part(struct work *own, int index, int parts) {
+    const struct call *call = own->call;
+    if (index >= parts) return;
+    if (call->together && parts > 1) {
+        in_team(own, index, parts);
         return;
     }
-    if (own->team) {
-        char *scratch = scratch_of(own->scratch);
-        leading = own->team;
-        if (!scratch) own->failed = 1;
-        else own->run(own->given, 0, own->rows, own->steps, own->batch, scratch);
-        leading = 0;
-        dismissed(own->team);
-        return;
-    }
-    long first = own->rows * index / own->parts, last = own->rows * (index + 1) / own->parts;
-    char *scratch = scratch_of(own->scratch);
-    if (!scratch) own->failed = 1;
-    else if (first < last) own->run(own->given, first, last, own->steps, own->batch, scratch);
+    long first = call->rows * index / parts, last = call->rows * (index + 1) / parts;
+    char *scratch = first < last ? scratch_of(call->scratch) : 0;
+    if (scratch) call->run((void **)call->given, first, last, call->steps, call->rows, scratch, 0, 1);
+    else if (first < last) own->failed = 1;
 }
 
 static void part_of_torch(void *argument) {
     struct work *own = argument;
-    part(own, own->number());
+    int came = own->call->count(), parts = came < own->parts ? came : own->parts;
+    part(own, own->call->number(), parts);
 }
 
 struct beginning {
@@ -81,8 +98,9 @@ static void *work(void *argument) {
     for (;;) {
         while (round_number == seen) pthread_cond_wait(&begin, &lock);
         seen = round_number;
+        struct work *own = task;
         pthread_mutex_unlock(&lock);
-        part(task, index);
+        part(own, index, own->parts);
         pthread_mutex_lock(&lock);
         if (--waiting_for == 0) pthread_cond_signal(&end);
     }
@@ -99,63 +117,55 @@ static void renewed_after_fork(void) { /* threads do not live on in a child */
     waiting_for = 0;
 }
 
-/* what a call is told: words, with the kernel's pointers behind them */
-struct call {
-    kernel run;
-    long rows, steps, scratch, threads;
-    long columns; /* whether threads without rows may help with large products */
-    void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts its threads; null for a pool of our own */
-    int (*number)(void);                                          /* and numbers them */
-    void *given[];
-};
+__attribute__((constructor)) static void loaded(void) { pthread_atfork(0, 0, renewed_after_fork); }
 
-int run_parallel(struct call *call) {
-    const long rows = call->rows;
-    int threads = call->threads > MOST ? MOST : (int)call->threads;
-    struct team team = {.threads = threads};
-    int together = call->columns && rows < threads;
-    if (threads > rows && !together) threads = (int)rows;
-    struct work own = {call->run, call->given, rows,         call->steps,           rows,
-                       call->scratch, threads, 0, call->number, together ? &team : 0};
-    if (owner == 0) {
-        pthread_atfork(0, 0, renewed_after_fork);
-        owner = getpid();
-    }
-    if (threads <= 1) {
-        own.parts = 1;
-        part(&own, 0);
-        return own.failed;
-    }
-    if (call->torch && owner == getpid()) {
-        call->torch(part_of_torch, &own, threads, 0);
-        return own.failed;
-    }
-    pthread_mutex_lock(&caller);
-    while (workers < threads - 1) {
+/* as many workers as are missing; how many there are */
+static int hired(int wanted) {
+    while (workers < wanted) {
         pthread_t thread;
         pthread_attr_t attributes;
+        struct beginning *given = malloc(sizeof *given);
+        if (!given) break;
+        given->index = workers + 1;
+        given->seen = round_number;
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        struct beginning *given_to = malloc(sizeof *given_to);
-        if (!given_to) break;
-        given_to->index = workers + 1;
-        given_to->seen = round_number;
-        int failed = pthread_create(&thread, &attributes, work, given_to);
+        int failed = pthread_create(&thread, &attributes, work, given);
         pthread_attr_destroy(&attributes);
         if (failed) {
-            free(given_to);
+            free(given);
             break;
         }
         workers++;
     }
+    return workers < wanted ? workers : wanted;
+}
+
+int run_parallel(struct call *call) {
+    int threads = call->threads > MOST ? MOST : (int)call->threads;
+    if (!call->together && threads > call->rows) threads = (int)call->rows;
+    struct work own = {.call = call, .parts = threads};
+    if (threads <= 1) {
+        part(&own, 0, 1);
+        return own.failed;
+    }
+    if (call->together) {
+        own.scratch = scratch_of(call->scratch);
+        if (!own.scratch) return 1;
+    }
+    if (call->torch) {
+        call->torch(part_of_torch, &own, threads, 0);
+        return own.failed;
+    }
+    pthread_mutex_lock(&caller);
+    own.parts = hired(threads - 1) + 1;
     pthread_mutex_lock(&lock);
-    own.parts = team.threads = workers + 1 < threads ? workers + 1 : threads;
     task = &own;
     waiting_for = workers;
     round_number++;
     pthread_cond_broadcast(&begin);
     pthread_mutex_unlock(&lock);
-    part(&own, 0);
+    part(&own, 0, own.parts);
     pthread_mutex_lock(&lock);
     while (waiting_for) pthread_cond_wait(&end, &lock);
     pthread_mutex_unlock(&lock);

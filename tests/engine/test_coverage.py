@@ -6,6 +6,7 @@ cell is refused or wrong, its steps are tried one by one, and those at fault are
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -97,16 +98,50 @@ def test_what_is_not_covered_is_refused_by_name_and_auto_goes_on(name: str) -> N
     assert " ".join(f"not cpu: {refusal.value.what.removesuffix('.')}".split()) in " ".join(told.split())
 
 
-def test_a_refusal_names_the_value_and_the_cell() -> None:
-    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        middle = h.median(-1, keepdim=True).values
-        return middle, torch.tanh(h + middle + x)
+def middle_of(h: Tensor) -> Tensor:
+    return h.median(-1, keepdim=True).values
 
-    with pytest.raises(
-        lp.errors.EngineRefusal, match=r"the operator median \(in 'middle'.*\) is not covered"
-    ) as refusal:
-        lp.Recurrent(step, engine="cpu")(torch.zeros(2, 3, 4), torch.zeros(3, 4))
-    assert "step (test_coverage.py, line" in str(refusal.value)
+
+def direct(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    middle = h.median(-1, keepdim=True).values
+    return middle, torch.tanh(h + middle + x)
+
+
+def by_a_helper(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    middle = middle_of(h)
+    return middle, torch.tanh(h + middle + x)
+
+
+def one_of_many(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    a = torch.tanh(h + x)
+    b = torch.sigmoid(a) * h
+    c = torch.erfinv(b / 2)
+    return a, torch.tanh(c + b)
+
+
+@pytest.mark.parametrize(
+    ("step", "operator", "code"),
+    [
+        (direct, "median (in 'middle', ", "middle = h.median(-1, keepdim=True).values"),
+        (by_a_helper, "median (in 'middle', ", "return h.median(-1, keepdim=True).values"),
+        (one_of_many, "erfinv (in 'c', ", "c = torch.erfinv(b / 2)"),
+    ],
+)
+def test_a_refusal_names_the_operator_the_value_the_line_and_the_cell(
+    step: Callable[..., tuple[Tensor, Tensor]], operator: str, code: str
+) -> None:
+    lines, first = inspect.getsourcelines(middle_of if step is by_a_helper else step)
+    number = first + next(place for place, line in enumerate(lines) if line.strip() == code)
+    net, x, h = lp.Recurrent(step, engine="cpu"), torch.zeros(2, 3, 4), torch.zeros(3, 4)
+    with pytest.raises(lp.errors.EngineRefusal) as refusal:
+        net(x, h)
+    why = f"the operator {operator}test_coverage.py, line {number}: {code}) is not covered by kernels"
+    assert refusal.value.what == f"{why}."
+    assert f"{step.__name__} (test_coverage.py, line {inspect.getsourcelines(step)[1]})" in str(refusal.value)
+    net.engine = "auto"
+    told = " ".join(net.explain(x, h).split())
+    assert "engine stepwise" in told
+    assert why in told
 
 
 def test_a_refusal_names_the_users_line_where_the_trace_has_kept_it() -> None:

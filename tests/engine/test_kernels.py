@@ -1,9 +1,7 @@
-"""The engine `cpu`: any size, any number of threads, in children and in several threads at once."""
+"""The engine `cpu`: any size, any step, and what its kernels write."""
 
 from __future__ import annotations
 
-import os
-import threading
 from itertools import product
 from typing import Any
 
@@ -12,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.loop.state import leaves_of
 from tests.close import assert_close
+from tests.engine.results import found
 
 CELLS = {
     "RNN": lp.RNN,
@@ -23,15 +21,6 @@ CELLS = {
 }
 
 pytestmark = pytest.mark.kernels
-
-
-def found(net: lp.Recurrent, inputs: Tensor) -> dict[str, Tensor]:
-    inputs = inputs.clone().requires_grad_()
-    outputs, state = net(inputs)
-    loss = outputs.square().sum() + sum(leaf.sum() for leaf in leaves_of(state))
-    gradients = torch.autograd.grad(loss, [inputs, *net.parameters()])
-    names = ["inputs", *(name for name, _ in net.named_parameters())]
-    return {"outputs": outputs.detach(), **dict(zip(names, gradients, strict=True))}
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -50,70 +39,6 @@ def test_another_batch_or_length_never_builds_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("leporello.engine.cpu.library.library", None)
     for length, batch in ((1, 1), (9, 40)):
         found(net, torch.randn(length, batch, 3))
-
-
-@pytest.fixture
-def _threads() -> Any:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_threads")
-def test_outputs_are_the_same_bits_whatever_the_number_of_threads() -> None:
-    net, x = lp.Recurrent(lp.Feedback(lp.LSTM(7, 7)), engine="cpu"), torch.randn(6, 37, 0)
-    results = []
-    for threads in (1, 2, 3, 5):
-        torch.set_num_threads(threads)
-        results.append(net(x)[0].detach())
-    assert all(torch.equal(result, results[0]) for result in results)
-
-
-@pytest.mark.usefixtures("_threads")
-def test_gradients_are_the_same_bits_from_run_to_run() -> None:
-    torch.set_num_threads(2)
-    net, x = lp.Recurrent(lp.GRU(5, 19), engine="cpu"), torch.randn(20, 11, 5)
-    first, second = found(net, x), found(net, x)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.usefixtures("_threads")
-@pytest.mark.filterwarnings("ignore:.*os.fork:RuntimeWarning")  # other tests of the process may have brought jax
-@pytest.mark.filterwarnings("ignore:.*at_fork:pytest.PytestUnraisableExceptionWarning")
-def test_a_child_of_a_fork_has_threads_of_its_own() -> None:
-    torch.set_num_threads(2)
-    net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)
-    with torch.no_grad():
-        wanted = net(x)[0]
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:  # pragma: no cover
-            torch.set_num_threads(1)
-            same = torch.allclose(net(x)[0], wanted)
-            os.write(write, b"same" if same else b"else")
-            os._exit(0)
-        os.waitpid(child, 0)
-    assert os.read(read, 4) == b"same"
-
-
-def test_several_threads_may_call_at_once() -> None:
-    net = lp.Recurrent(lp.GRU(3, 8), engine="cpu")
-    inputs = [torch.randn(30, 6, 3) for _ in range(8)]
-    with torch.no_grad():
-        wanted = [net(x)[0] for x in inputs]
-        results: list[Tensor | None] = [None] * len(inputs)
-
-        def work(place: int) -> None:
-            with torch.no_grad():
-                for _ in range(10):
-                    results[place] = net(inputs[place])[0]
-
-        running = [threading.Thread(target=work, args=(place,)) for place in range(len(inputs))]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))  # type: ignore[arg-type]
 
 
 def test_nan_and_infinity_pass_through() -> None:

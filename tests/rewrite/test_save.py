@@ -8,7 +8,7 @@ import torch
 import leporello as lp
 from leporello.modules.arguments import understood
 from leporello.rewrite import differentiate, prune, save
-from leporello.rewrite.save import Saved
+from leporello.rewrite.save import DEAR_IN_KERNELS, SAVED, Saved
 from tests.cells.examples import EXAMPLES, step_inputs
 
 
@@ -26,8 +26,8 @@ def names(ports: tuple, prefix: str) -> set[str]:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_everything_saved_is_read_by_the_backward_sweep(name: str) -> None:
     _, _, pair = saved(name)
-    read = names(pair.backward.inputs, "saved.") | set(pair.befores.values())
-    assert names(pair.forward.outputs, "saved.") <= read
+    read = names(pair.backward.inputs, SAVED) | set(pair.befores.values())
+    assert names(pair.forward.outputs, SAVED) <= read
     used = {node for node in pair.backward.placeholders if node.users or node in pair.backward.results}
     for port, node in zip(pair.backward.inputs, pair.backward.placeholders, strict=True):
         assert node in used or port.kind == "state", port.name
@@ -37,7 +37,7 @@ def test_everything_saved_is_read_by_the_backward_sweep(name: str) -> None:
 def test_everything_the_backward_sweep_reads_is_there(name: str) -> None:
     forward, _, pair = saved(name)
     outputs = {port.name for port in pair.forward.outputs if port.kind == "sequence"}
-    assert names(pair.backward.inputs, "saved.") <= outputs
+    assert names(pair.backward.inputs, SAVED) <= outputs
     assert {name.removeprefix("output.") for name in names(pair.backward.inputs, "output.")} <= outputs
     assert {name.removeprefix("before.") for name in names(pair.backward.inputs, "before.")} == set(pair.befores)
     assert set(pair.befores.values()) <= outputs
@@ -57,15 +57,29 @@ def test_no_product_of_the_forward_step_is_computed_again(name: str) -> None:
 
 
 def test_an_lstm_saves_its_gates_and_its_state_and_no_more() -> None:
-    _, _, pair = saved("LSTM")
-    width = sum(port.shape[-1] for port in pair.forward.outputs if port.name.startswith("saved."))
-    assert width <= 5 * 5  # four gates and the cell state; the output is there anyway
+    forward, backward, pair = saved("LSTM")
+
+    def width(pair: Saved) -> int:
+        return sum(port.shape[-1] for port in pair.forward.outputs if port.name.startswith(SAVED))
+
+    assert width(pair) == 6 * 5  # four gates, the cell state and its tanh; the output is there anyway
+    assert width(save(forward, backward, dear=DEAR_IN_KERNELS)) == 5 * 5  # a tanh costs kernels less than memory
+
+
+def test_what_no_wanted_gradient_needs_is_not_saved() -> None:
+    """The last layer's matrix: its gradient asks for the state and goes back through no step."""
+    forward = lp.fold(lp.Leaky(3, 5, 2, alpha=0.2), torch.zeros(2, 3))
+    pair = save(forward, differentiate(forward, wanted=[port.name == "V" for port in forward.inputs]))
+    assert names(pair.forward.outputs, SAVED) == names(pair.backward.inputs, SAVED)
+    assert len(names(pair.forward.outputs, SAVED)) == 1
+    assert not pair.befores
 
 
 def test_nothing_is_saved_where_no_gradient_is_wanted() -> None:
     forward = lp.fold(lp.LSTM(3, 5), torch.zeros(2, 3))
     pair = save(forward, differentiate(forward, wanted=[False] * len(forward.inputs)))
-    assert not names(pair.forward.outputs, "saved.")
+    assert names(save(forward, differentiate(forward)).forward.outputs, SAVED)
+    assert not names(pair.forward.outputs, SAVED)
     assert not pair.befores
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
-from leporello.engine.kernel.operators import is_drawn_in
+from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
 from leporello.engine.sweep import shared, sweep_of
@@ -108,7 +108,7 @@ class Plan:
     @cached_property
     def saved(self) -> Saved:
         if self.engine == "cpu":
-            return join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS))
+            return join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS), is_pointwise)
         return save(self.parted, self.gradient, self.leaving)
 
     @property

@@ -23,4 +23,5 @@ def _frozen(argument: Any, numbers: Mapping[fx.Node, int]) -> Any:
         return tuple(_frozen(item, numbers) for item in argument)
     if isinstance(argument, dict):
         return tuple((name, _frozen(value, numbers)) for name, value in argument.items())
-    return (type(argument).__name__, argument)
+    told = repr(argument) if isinstance(argument, (float, complex)) else argument  # 0.0 == -0.0
+    return (type(argument).__name__, told)

@@ -95,11 +95,17 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Ca
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind != "state":
             place.pop(node, None)  # sequences are there from the beginning
+    _with_their_operators(loop, place)
     _draw_in_behind(order, place, drawn_in)
-    for node in loop.nodes:  # one of several results is found where its operator is
+    _with_their_operators(loop, place)
+    return place
+
+
+def _with_their_operators(loop: Loop, place: Places) -> None:
+    """One of several results is found where its operator is."""
+    for node in loop.nodes:
         if is_part(node) and node in place:
             place[node] = place[arguments(node)[0]]
-    return place
 
 
 def _draw_in_behind(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:

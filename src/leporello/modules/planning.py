@@ -161,10 +161,8 @@ def _needs(cell: nn.Module, call: Call) -> Hashable:
 def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
     if needs is None:
         return (False,) * len(loop.inputs)
-    return tuple(
-        value.requires_grad and port.kind != "draw"
-        for port, value in zip(loop.inputs, values_of(loop, call), strict=True)
-    )
+    given = _given(loop, call)
+    return tuple(port.kind != "draw" and _value(loop, port, given).requires_grad for port in loop.inputs)
 
 
 def begun(call: Call, gradient: Method) -> Call:
@@ -195,9 +193,7 @@ def _floats(leaf: Tensor) -> bool:
 @alone
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
-    found: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
-    found |= {("state", name): leaf for name, leaf in call.states}
-    found |= of_the_call(call, loop)
+    given = _given(loop, call)
     ports = [port for port in loop.inputs if port.kind == "draw"]
     draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
     values = []
@@ -205,11 +201,22 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
         if port.kind == "draw":
             own = drawn(port, call.length, call.batch, call.device) if draws is None else next(draws)
             values.append(own)
-        elif port.kind == "invariant" and (port.kind, port.name) not in found:
-            values.append(loop.invariant(port.name))  # type: ignore[arg-type]
         else:
-            values.append(found[port.kind, port.name])
+            values.append(_value(loop, port, given))
     return [value.contiguous() for value in values]
+
+
+def _given(loop: Loop, call: Call) -> dict[tuple[str, str], Tensor]:
+    """The call's tensors by kind and name."""
+    given: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
+    given |= {("state", name): leaf for name, leaf in call.states}
+    return given | of_the_call(call, loop)
+
+
+def _value(loop: Loop, port: Port, given: dict[tuple[str, str], Tensor]) -> Tensor:
+    """What a port reads, unless it is a draw."""
+    key = (port.kind, port.name)
+    return loop.invariant(port.name) if port.kind == "invariant" and key not in given else given[key]  # type: ignore[return-value]
 
 
 def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:

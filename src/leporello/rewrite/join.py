@@ -1,11 +1,13 @@
 """The rewrite `join`: what passes from the forward to the backward sweep, side by side in one sequence.
 
 Works on the pair that `save` makes. A step then writes one row of memory and reads one, and a call handles one tensor
-instead of one per value. For engines in which joining and parting cost nothing.
+instead of one per value. For engines in which joining and parting cost nothing; a value that another operator reads as
+it lies in memory stays alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,12 +21,18 @@ from leporello.rewrite.save import SAVED, Saved
 aten = torch.ops.aten
 
 
-def join(saved: Saved) -> Saved:
-    """The pair with all kept rows of one type in one sequence per type."""
+def join(saved: Saved, parted: Callable[[fx.Node], bool] = lambda node: True) -> Saved:
+    """The pair with kept rows of one type in one sequence per type.
+
+    parted   operators that read a part of a sequence as they read a whole one
+    """
     first, second = Draft(saved.forward), Draft(saved.backward)
     together: dict[torch.dtype, list[tuple[Port, fx.Node]]] = {}
+    alone = {
+        port.name for port, node in second.inputs if port.kind == "sequence" and not all(map(parted, node.users))
+    } | set(saved.befores.values())
     for port, node in first.outputs:
-        if _is_row(port, node) and port.name not in saved.befores.values():
+        if _is_row(port, node) and port.name not in alone:
             together.setdefault(port.dtype, []).append((port, node))
     groups = [group for group in together.values() if len(group) > 1]
     if not groups:

@@ -24,6 +24,7 @@ from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
 SAVED = "call.saved."  # in front of the names of kept values
+PRODUCTS = (aten.mm.default, aten.bmm.default)
 _PREFIXES = {"input.": "sequence", "draw.": "draw", "before.": "state"}
 
 
@@ -47,6 +48,7 @@ def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), dear: frozen
     keep   states whose gradient before the first step is wanted
     dear   pointwise operators that cost more than memory; those of torch's own operators unless told
     """
+    backward = prune(backward, keep)  # what nobody asks for keeps nothing
     twins = _twins(forward, backward)
     choice = _choice(forward, backward, twins, DEAR if dear is None else dear)
     return _applied(forward, backward, twins, choice, keep)
@@ -125,13 +127,26 @@ class _Chooser:
             self.there.add(node)
             return
         axis = clean_row_axis(node.meta["val"])
-        lies = self.twins[node] in self.lying and axis == 0
+        lies = (self.twins[node] in self.lying or self._is_multiplied(node)) and axis == 0
         if lies or not (is_view(node) or axis is None or self._cheap(node)):
             self.handed.add(node)
         else:
             for source in node.all_input_nodes:
                 self.obtain(source)
         self.there.add(node)
+
+    def _is_multiplied(self, node: fx.Node) -> bool:
+        """Whether a weight's gradient reads what torch's own operators would have to compute again, at some cost."""
+        if node.target not in DEAR:
+            return False
+        waiting = list(node.users)
+        while waiting:
+            user = waiting.pop()
+            if user.target in PRODUCTS and user not in self.twins:
+                return True
+            if is_view(user):
+                waiting += user.users
+        return False
 
     def _cheap(self, node: fx.Node) -> bool:
         """Whether it lies there, or is made of what lies there by operators that cost little."""

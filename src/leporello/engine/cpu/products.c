@@ -1,5 +1,6 @@
 /* Products of rows with an invariant matrix, for one type of numbers.
-   REAL, WIDE (numbers in a vector), ROWS (rows in a tile) and NAME (names for this type) are defined in front of it. */
+   REAL, INTEGER (as large), WIDE (numbers in a vector), ROWS (rows in a tile) and NAME (names for this type) are defined
+   in front of it. */
 
 typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(sizeof(REAL))));
 #undef PANEL
@@ -138,6 +139,29 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
     divided(matrix->panels ? NAME(panels) : NAME(unpacked), &job, count);
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* a square of the matrix turned, in registers: at each turn squares of half the size change places */
+static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride) {
+    typedef INTEGER lanes __attribute__((vector_size(WIDE * sizeof(REAL))));
+    NAME(vec) rows[WIDE];
+    for (int i = 0; i < WIDE; i++) rows[i] = *(const NAME(vec) *)(from + i * stride);
+    _Pragma("GCC unroll 4") for (int half = WIDE / 2; half; half /= 2) {
+        lanes upper, lower;
+        for (int lane = 0; lane < WIDE; lane++) {
+            upper[lane] = lane & half ? lane - half + WIDE : lane;
+            lower[lane] = lane & half ? lane + WIDE : lane + half;
+        }
+        _Pragma("GCC unroll 16") for (int i = 0; i < WIDE; i++) {
+            if (i & half) continue;
+            NAME(vec) a = rows[i], b = rows[i + half];
+            rows[i] = __builtin_shuffle(a, b, upper);
+            rows[i + half] = __builtin_shuffle(a, b, lower);
+        }
+    }
+    for (int i = 0; i < WIDE; i++) *(NAME(vec) *)(to + i * PANEL) = rows[i];
+}
+#endif
+
 /* a matrix in panels of columns, each with all of the inner axis; zeros behind the last column */
 static void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long inner, long outer, long along_inner,
                 long along_outer) {
@@ -149,7 +173,14 @@ static void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long in
             for (long k = 0; k < inner; k++) memcpy(to + k * PANEL, begin + k * along_inner, width * sizeof(REAL));
             continue;
         }
-        for (long block = 0; block < inner; block += 16) { /* what is read of a column lies in one line of the cache */
+        long block = 0;
+#if defined(__GNUC__) && !defined(__clang__)
+        if (along_inner == 1 && width == PANEL)
+            for (; block + WIDE <= inner; block += WIDE)
+                for (int half = 0; half < 2; half++)
+                    NAME(turn)(to + block * PANEL + half * WIDE, begin + block + half * WIDE * along_outer, along_outer);
+#endif
+        for (; block < inner; block += 16) { /* what is read of a column lies in one line of the cache */
             const long end = inner - block < 16 ? inner : block + 16;
             for (long j = 0; j < width; j++)
                 for (long k = block; k < end; k++) to[k * PANEL + j] = begin[k * along_inner + j * along_outer];

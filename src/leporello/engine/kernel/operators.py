@@ -341,11 +341,17 @@ POINTWISE = {
 }  # fmt: skip
 
 
+NORMS = {"native_layer_norm", "native_layer_norm_backward"}
 STREAMED = 1 << 17  # numbers of a matrix that leaves the cache between two steps
 
 
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether an operator takes one value of each argument at a time: in a kernel it reads parts as it reads wholes."""
+    return node.op == "call_function" and short(node) in {*UNARY, *BINARY, *POINTWISE}
+
+
 def is_drawn_in(node: fx.Node) -> bool:
-    """Whether an operator may as well run inside: pointwise, a view, or a product of rows with a parameter.
+    """Whether an operator may as well run inside: pointwise, a view, a norm, or a product of rows with a parameter.
 
     There it costs what it costs outside, and no pass over memory. Not so where the parameter is large: inside it is
     read again for every step, outside once for many.
@@ -357,4 +363,4 @@ def is_drawn_in(node: fx.Node) -> bool:
         if has_rows(right.meta["val"]) or right.meta["val"].numel() > STREAMED:
             return False
         return has_rows(left.meta["val"])
-    return short(node) in {*UNARY, *BINARY, *POINTWISE, *VIEWS, *PARTS, "cat"}
+    return short(node) in {*UNARY, *BINARY, *POINTWISE, *VIEWS, *PARTS, *NORMS, "cat"}

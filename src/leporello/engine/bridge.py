@@ -40,11 +40,11 @@ def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list
     """The same, without gradients."""
     sweep = plan.plain
     with torch.no_grad():
-        outputs, _ = _run(sweep, length, batch, [values[place] for place in plan.plain_places])
-        return _apart(outputs, sweep.shared, plan.loop.outputs, values)
+        outputs, _ = run_sweep(sweep, length, batch, [values[place] for place in plan.plain_places])
+        return apart(outputs, sweep.shared, plan.loop.outputs, values)
 
 
-def _run(sweep: Sweep, length: int, batch: int, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def run_sweep(sweep: Sweep, length: int, batch: int, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Autocast has had its say in the trace."""
     device = values[0].device.type if values else "cpu"
     if not torch.is_autocast_enabled(device):
@@ -59,9 +59,9 @@ class _Sweeps(torch.autograd.Function):
         ctx: Any, plan: Plan, length: int, batch: int, weight: Tensor | None, *values: Tensor
     ) -> tuple[Tensor, ...]:
         wired, sweep = plan.wiring, plan.forward
-        outputs, befores = _run(sweep, length, batch, [values[place] for place in wired.forward])
+        outputs, befores = run_sweep(sweep, length, batch, [values[place] for place in wired.forward])
         count = len(plan.loop.outputs)
-        own = _apart(outputs[:count], sweep.shared, plan.loop.outputs, values)
+        own = apart(outputs[:count], sweep.shared, plan.loop.outputs, values)
         kept = taken(wired.kept, (values, [*own, *outputs[count:]], befores))
         ctx.plan, ctx.length, ctx.batch, ctx.weight = plan, length, batch, weight
         ctx.save_for_backward(*values, *kept)
@@ -75,19 +75,19 @@ class _Sweeps(torch.autograd.Function):
         plan, saved, length, batch = ctx.plan, ctx.saved_tensors, ctx.length, ctx.batch
         inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
         if torch.is_grad_enabled():
-            heard = _arriving(plan, list(enumerate(plan.loop.outputs)), gradients, length, batch)
+            heard = heard_of(list(enumerate(plan.loop.outputs)), gradients, length, batch)
             found = _differentiable_backward(plan, inputs, heard, length, batch, ctx.weight)
             own = [_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)]
         else:
             wired = plan.wiring
-            heard = _arriving(plan, wired.heard, gradients, length, batch, zeros=False)
+            heard = heard_of(wired.heard, gradients, length, batch, zeros=False)
             pools = (inputs, (), (), kept, heard, wired.constants, (ctx.weight,))
-            results, _ = _run(plan.backward, length, batch, taken(wired.backward, pools))
+            results, _ = run_sweep(plan.backward, length, batch, taken(wired.backward, pools))
             own = _distinct([None if place is None else results[place] for place in wired.results])
         return (None, None, None, None, *own)
 
 
-def _apart(
+def apart(
     outputs: Sequence[Tensor], shared: Sequence[int], ports: Sequence[Port], values: Sequence[Tensor]
 ) -> list[Tensor]:
     """Results in memory of their own: none is an input or part of another, so that none changes or outlives another.
@@ -122,8 +122,7 @@ def _distinct(gradients: list[Tensor | None]) -> list[Tensor | None]:
     return gradients
 
 
-def _arriving(
-    plan: Plan,
+def heard_of(
     heard: Sequence[tuple[int, Port]],
     gradients: Sequence[Tensor | None],
     length: int,

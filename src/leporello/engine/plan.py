@@ -18,7 +18,7 @@ from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
-from leporello.engine.sweep import shared, sweep_of
+from leporello.engine.sweep import Windows, shared, sweep_of
 from leporello.engine.wiring import Wiring, forward_places, wiring
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
@@ -41,6 +41,7 @@ class Sweep:
 
     inputs    the loop's inputs, by kind and name, in the order of the function's arguments
     shared    outputs that may lie in memory of an input or of another output
+    windows   from length and batch to the stretches of steps it goes through
     """
 
     loop: Loop
@@ -48,6 +49,7 @@ class Sweep:
     function: Callable[..., tuple[list[Tensor], list[Tensor]]]
     inputs: tuple[tuple[str, str], ...]
     shared: tuple[int, ...]
+    windows: Windows
 
     @staticmethod
     def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
@@ -63,7 +65,11 @@ class Sweep:
         kind = "alone" if alone else "kernels" if kernels else device
         stretches = functools.partial(stepwise.windows, kind, made.reverse)
         names = tuple((port.kind, port.name) for port in split.loop.inputs)
-        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made))
+        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made), stretches)
+
+    def without_befores(self) -> Sweep:
+        """The same for who asks for outputs alone: no sequence then lies in a larger piece of memory."""
+        return replace(self, function=sweep_of(self.program, {}, self.windows))
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leporello.errors import ArgumentError
 from leporello.loop.one_step import grown, may_be_sequence, not_one_step, refuse_row, refuse_sequence
-from leporello.loop.state import Tree, batch_of, leaves_of, state_of
+from leporello.loop.state import Tree, batch_of, leaves_of, state_of, state_type
 
 
 class Cell(nn.Module):
@@ -44,6 +44,8 @@ class Cell(nn.Module):
     def __init__(self, *, learned: bool = False, **leaves: int | tuple[int, ...]) -> None:
         super().__init__()
         self.leaves = {name: _shape(name, size) for name, size in leaves.items()}
+        if len(self.leaves) > 1:
+            state_type(tuple(self.leaves))  # made now: torch.compile makes no types
         self.initial = nn.ParameterDict()
         if learned:
             for name, shape in self.leaves.items():

@@ -5,7 +5,6 @@ Knows trees and names; knows nothing of cells or time.
 
 from __future__ import annotations
 
-import functools
 import numbers
 import re
 from collections import namedtuple
@@ -19,12 +18,16 @@ from torch.utils import _pytree as pytree
 Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () has no leaf
 
 
-@functools.cache
+_types: dict[tuple[str, ...], type] = {}  # a plain table: torch.compile reads one, and no cache of functools
+
+
 def state_type(names: tuple[str, ...]) -> type:
     """The named tuple of a state with these leaves; the same names give the same type, and it can be pickled."""
+    if names in _types:
+        return _types[names]
     made = namedtuple("State", names)  # type: ignore[misc]
     setattr(made, "__reduce__", lambda self: (_rebuilt, (names, tuple(self))))  # noqa: B010
-    return made
+    return _types.setdefault(names, made)
 
 
 def _rebuilt(names: tuple[str, ...], values: tuple) -> Any:

@@ -22,6 +22,7 @@ from leporello.loop.step import place_of, state_names
 from leporello.loop.swap import alone
 from leporello.modules.beginning import initial_of, state_before
 from leporello.modules.inputs import home_of, sequences_of, sizes_of
+from leporello.modules.looks import AT_ONCE, Looks
 from leporello.modules.timed import checked_coin, checked_lengths, checked_mask, checked_targets
 from leporello.modules.words import Words
 
@@ -65,10 +66,12 @@ def understood(
     draws: Sequence[Tensor] | None = None,
     batch_first: bool = False,
     one_step: bool = False,
+    looks: Looks = AT_ONCE,
 ) -> Call:
     """Check a call's arguments and bring them into one form.
 
     one_step   the arguments come without the length axis
+    looks      how their numbers are looked at
     """
     words = Words(one_step, batch_first)
     packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
@@ -85,11 +88,11 @@ def understood(
     call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
     refuse_devices(cell, sequences, (), call.states)
-    call.lengths = checked_lengths(lengths, length, batch, call.device)
+    call.lengths = checked_lengths(lengths, length, batch, call.device, looks)
     call.resets = checked_mask("resets", resets, length, batch, call.device, words)
     if call.resets is not None:
         call.initial = initial_of(cell, state, batch, home)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing, words)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, looks)
     return call
 
 
@@ -116,7 +119,7 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 
 
 def _forcing(
-    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, looks: Looks
 ) -> tuple[Tensor | None, Tensor | None]:
     """Targets in the fed-back shape and the coins, or None: always forced."""
     name = words.name("targets")
@@ -134,8 +137,8 @@ def _forcing(
             expected="a cell whose feedback names the state leaf that carries the output",
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words)
-    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words)
+    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, looks)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, looks)
     if coin is False:
         return None, None
     return whole, None if coin is True else coin

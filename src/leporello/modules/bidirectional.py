@@ -14,6 +14,7 @@ from leporello.loop.both_ways import BothWays
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.modules.arguments import repacked, understood
 from leporello.modules.recurrent import Recurrent
+from leporello.modules.words import Words
 
 
 class Bidirectional(nn.Module):
@@ -49,7 +50,14 @@ class Bidirectional(nn.Module):
                 expected="(forward state, backward state)",
             )
         first, second = (None, None) if state is None else state
-        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        if torch.compiler.is_dynamo_compiling():
+            from leporello.modules.compiled import understood_in_graph  # imports what only a compiler needs
+
+            call = understood_in_graph(inputs, lengths, resets, Words(batch_first=self.batch_first))
+        else:
+            call = understood(
+                self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
+            )
         ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets)
         order = _reversed_order(call.length, call.batch, call.lengths, call.device)
         turned = map_leaves(lambda leaf: _along_time(leaf, order), call.inputs)

@@ -76,7 +76,7 @@ def sizes_of(
     cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree, targets: Any, steps: int | None
 ) -> tuple[int, int]:
     """Length and batch, the same in all leaves."""
-    if steps is not None and (not isinstance(steps, int) or isinstance(steps, bool) or steps < 1):
+    if steps is not None and (not isinstance(steps, (int, torch.SymInt)) or isinstance(steps, bool) or steps < 1):
         raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
     length, batch = _of_inputs(cell, sequences, steps) if sequences else _of_others(cell, state, targets, steps)
     if length == 0:

@@ -41,12 +41,13 @@ class Planner:
     plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
     warm: dict[Hashable, Any] = field(default_factory=dict)  # calls of the plain form, as `Warm` keeps them
     recent: Any = None  # the last of them, as `Single` does one step of it
+    forms: dict[str, Any] = field(default_factory=dict)  # calls in compiled graphs, as `Form` keeps them
 
     def __deepcopy__(self, memo: Any) -> Planner:
         return Planner()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}, "warm": {}, "recent": None}
+        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "forms": {}}
 
     @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:

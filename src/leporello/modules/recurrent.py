@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -22,6 +23,7 @@ from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, place_of
 from leporello.modules.arguments import Call, repacked, understood
 from leporello.modules.explain import explanation
+from leporello.modules.handles import handle_of
 from leporello.modules.planning import Planner, begun, keep, rewritten, values_of, weights_of
 from leporello.modules.warm import Warm, form_of
 
@@ -60,6 +62,11 @@ class Recurrent(nn.Module):
         self.engine = engine
         self.batch_first = batch_first
         self._planner = Planner()
+        self._handle = handle_of(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._handle = handle_of(self)  # a copy is another network
 
     def forward(
         self,
@@ -84,6 +91,10 @@ class Recurrent(nn.Module):
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
         """
+        if torch.compiler.is_dynamo_compiling():
+            from leporello.modules.compiled import in_graph  # imports a part of torch that only a compiler needs
+
+            return in_graph(self, inputs, state, lengths, resets, targets, forcing, draws, steps)
         common = targets is None and forcing is None and steps is None and draws is None
         form = form_of(inputs, state, lengths, resets) if common else None
         found = None
@@ -108,7 +119,7 @@ class Recurrent(nn.Module):
                 return repacked(found[0], call.packed), found[1]
         if not self.batch_first:
             return found
-        return _each(lambda leaf: leaf.transpose(0, 1), found[0]), found[1]
+        return each(lambda leaf: leaf.transpose(0, 1), found[0]), found[1]
 
     def step(
         self,
@@ -121,7 +132,10 @@ class Recurrent(nn.Module):
         draws: Sequence[Tensor] | None = None,
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
+        if torch.compiler.is_dynamo_compiling():
+            from leporello.modules.compiled import in_graph
 
+            return in_graph(self, x, state, None, reset, target, forcing, draws, one_step=True)
         recent = self._planner.recent
         plain = reset is None and target is None and forcing is None and draws is None and isinstance(x, Tensor)
         if plain and recent is not None and recent.engine is self.engine and recent.gradient is self.gradient:
@@ -142,7 +156,7 @@ class Recurrent(nn.Module):
                 one_step=True,
             )
             found = self._run(call, form=form, given=state)
-        return _each(lambda leaf: leaf.squeeze(0), found[0]), found[1]
+        return each(lambda leaf: leaf.squeeze(0), found[0]), found[1]
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         """The state before the first step, for so many rows."""
@@ -206,20 +220,20 @@ class Recurrent(nn.Module):
             results = reference.run(plan.loop, plan.step, values, call.length, call.batch, weights)
         else:
             results = bridge.call(plan, values, call.length, call.batch, weights)
-        return _in_trees(plan.loop, results)
+        return in_trees(plan.loop, results)
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
 
 
-def _each(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+def each(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """A tree with its tensors changed."""
     if isinstance(tree, Tensor):
         return function(tree)
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _in_trees(loop: Loop, results: Sequence[Tensor]) -> tuple[Tree, Tree]:
+def in_trees(loop: Loop, results: Sequence[Tensor]) -> tuple[Tree, Tree]:
     """Outputs and final state as the user wrote them; a state that is a shift has its end in a total."""
     signature = loop.signature
     assert signature is not None

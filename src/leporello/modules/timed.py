@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from leporello.errors import ArgumentError, DeviceMismatch
 from leporello.loop.port import Port
 from leporello.loop.state import described, dtype_name
+from leporello.modules.looks import AT_ONCE, Looks
 from leporello.modules.words import Words
 
 
-def checked_lengths(lengths: Any, length: int, batch: int, device: torch.device) -> Tensor | None:
+def checked_lengths(
+    lengths: Any, length: int, batch: int, device: torch.device, looks: Looks = AT_ONCE
+) -> Tensor | None:
     """One length per row, on the device; on a GPU they are clamped instead of looked at."""
     if lengths is None:
         return None
@@ -27,18 +30,8 @@ def checked_lengths(lengths: Any, length: int, batch: int, device: torch.device)
     if tuple(given.shape) != (batch,):
         raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
     _refuse_meta("lengths", given, device)
-    if given.device.type != "cpu":
-        return given.to(device).clamp(1, length)
-    least, most = given.aminmax()
-    if least < 1 or most > length:
-        row = int(((given < 1) | (given > length)).nonzero()[0])
-        raise ArgumentError(
-            "the argument 'lengths' is out of range.",
-            came=f"{int(given[row])} in row {row}",
-            expected=f"from 1 to {length}, the length of the inputs",
-            tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
-        )
-    return given.to(device)
+    given = looks.lengths(given, length)
+    return given.to(device) if given.device.type == "cpu" else given.to(device).clamp(1, length)
 
 
 def _as_integers(lengths: Any, expected: str) -> Tensor:
@@ -87,7 +80,9 @@ def checked_mask(
     return value.to(device)
 
 
-def checked_coin(forcing: Any, length: int, batch: int, device: torch.device, words: Words) -> Tensor | bool:
+def checked_coin(
+    forcing: Any, length: int, batch: int, device: torch.device, words: Words, looks: Looks = AT_ONCE
+) -> Tensor | bool:
     """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
     if isinstance(forcing, Tensor) and forcing.dim():
         coin = checked_mask("forcing", forcing, length, batch, device, words)
@@ -96,17 +91,19 @@ def checked_coin(forcing: Any, length: int, batch: int, device: torch.device, wo
     if isinstance(forcing, Tensor):
         _refuse_meta("forcing", forcing, device)
     real = isinstance(forcing, numbers.Real) or (isinstance(forcing, Tensor) and not forcing.is_complex())
-    if not real or not 0 <= float(forcing) <= 1:
+    if not real:
         raise ArgumentError(
             "the argument 'forcing' is no probability.",
             came=repr(forcing),
             expected=f"a number from 0 to 1, or bool {words.shape(length, batch)}",
         )
-    chance = float(forcing)
-    return bool(chance) if chance in (0, 1) else torch.rand(length, batch, device=device) < chance
+    chance = looks.chance(forcing, words.shape(length, batch))
+    if not isinstance(chance, Tensor) and chance in (0, 1):
+        return bool(chance)
+    return torch.rand(length, batch, device=device) < chance
 
 
-def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: Words) -> Tensor:
+def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: Words, looks: Looks = AT_ONCE) -> Tensor:
     """Targets like the value that is fed back; class indices as one-hot rows."""
     name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
     expected = f"{dtype_name(fed.dtype)} {words.shape(*wanted)}, like what is fed back"
@@ -130,7 +127,7 @@ def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: W
         return targets.to(fed.dtype)
     indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
-        _refuse_classes(name, targets, fed.shape[1], words)
+        targets = looks.classes(targets, fed.shape[1], name, words.one_step)
         return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
     raise ArgumentError(
         f"the argument '{name}' has the wrong form.",
@@ -138,23 +135,6 @@ def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: W
         expected=expected,
         tries=f"{name}.long(), if it holds classes" if tuple(targets.shape) == wanted[:2] and fed.dim() == 2 else None,
     )
-
-
-def _refuse_classes(name: str, targets: Tensor, classes: int, words: Words) -> None:
-    """On a GPU they are not looked at, which would wait for it."""
-    if targets.device.type != "cpu":
-        return
-    wrong = (targets < 0) | (targets >= classes)
-    if wrong.any():
-        time, row = wrong.nonzero()[0].tolist()
-        raise ArgumentError(
-            f"the argument '{name}' holds a class that does not exist.",
-            came=f"{int(targets[time, row])} in row {row}" + ("" if words.one_step else f" at step {time}"),
-            expected=f"from 0 to {classes - 1}: {classes} values are fed back",
-            tries="put any class where nothing is forced, and say where with forcing=mask"
-            if targets[time, row] < 0
-            else None,
-        )
 
 
 def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:

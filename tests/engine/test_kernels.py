@@ -25,7 +25,10 @@ pytestmark = pytest.mark.kernels
 
 @pytest.mark.parametrize("name", CELLS)
 def test_any_size_batch_and_length(name: str) -> None:
-    for hidden, inputs in ((1, 1), (3, 2), (17, 5), (63, 1), (64, 3)):
+    sizes = ((1, 1), (3, 2), (17, 5), (63, 1), (64, 3))
+    if name == "LayerNormLSTM":  # the norm of one number is zero: what comes out is rounding, 300 times as large
+        sizes = sizes[1:]
+    for hidden, inputs in sizes:
         cell = CELLS[name](inputs, hidden).double()
         kernels, steps = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="stepwise")
         for length, batch in ((1, 1), (2, 13), (5, 25), (3, 50)):

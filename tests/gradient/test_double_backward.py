@@ -48,7 +48,9 @@ def test_second_derivatives_are_those_of_the_loop_with_detach(name: str, engine:
     close(filled(found, case.sources), filled(wanted, case.sources), TOLERANCE, "second derivative")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=[pytest.mark.slow] * (engine == "stepwise")) for engine in ENGINES]
+)
 @pytest.mark.parametrize(("method", "steps"), [(lp.Truncated(STEPS), STEPS), (lp.Full(), LENGTH)], ids=repr)
 def test_so_are_third_and_fourth_derivatives(method: Any, steps: int, engine: str) -> None:
     case = Case.of(Nets(shaken(lp.RNN(3, 2))), LENGTH, BATCH)

@@ -44,9 +44,11 @@ def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list
         return apart(outputs, sweep.shared, plan.loop.outputs, values)
 
 
-def run_sweep(sweep: Sweep, length: int, batch: int, values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def run_sweep(
+    sweep: Sweep, length: int, batch: int, values: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor]]:
     """Autocast has had its say in the trace."""
-    device = values[0].device.type if values else "cpu"
+    device = sweep.device
     if not torch.is_autocast_enabled(device):
         return sweep.function(length, batch, *values)
     with torch.autocast(device, enabled=False):

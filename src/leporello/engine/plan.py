@@ -18,7 +18,7 @@ from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
-from leporello.engine.sweep import Windows, shared, sweep_of
+from leporello.engine.sweep import Windows, device_of, shared, sweep_of
 from leporello.engine.wiring import Wiring, forward_places, wiring
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
@@ -41,6 +41,7 @@ class Sweep:
 
     inputs    the loop's inputs, by kind and name, in the order of the function's arguments
     shared    outputs that may lie in memory of an input or of another output
+    device    the kind of device it runs on
     windows   from length and batch to the stretches of steps it goes through
     """
 
@@ -49,6 +50,7 @@ class Sweep:
     function: Callable[..., tuple[list[Tensor], list[Tensor]]]
     inputs: tuple[tuple[str, str], ...]
     shared: tuple[int, ...]
+    device: str
     windows: Windows
 
     @staticmethod
@@ -60,12 +62,12 @@ class Sweep:
         ports = zip(split.loop.outputs, split.loop.results, strict=True)
         sequences = {port.name: node for port, node in ports if port.kind == "sequence"}
         asked = {state: sequences[name] for state, name in (befores or {}).items()}
-        device = split.loop.inputs[0].device.type if split.loop.inputs else "cpu"
+        device = device_of(made).type
         alone = kernels and all(timed.inside for timed in made.timed)
         kind = "alone" if alone else "kernels" if kernels else device
         stretches = functools.partial(stepwise.windows, kind, made.reverse)
         names = tuple((port.kind, port.name) for port in split.loop.inputs)
-        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made), stretches)
+        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made), device, stretches)
 
     def without_befores(self) -> Sweep:
         """The same for who asks for outputs alone: no sequence then lies in a larger piece of memory."""

@@ -51,6 +51,12 @@ def shared(program: Program) -> tuple[int, ...]:
     return tuple(found)
 
 
+def device_of(program: Program) -> torch.device:
+    """Where the inputs lie, and all else."""
+    inputs = program.split.loop.inputs
+    return inputs[0].device if inputs else torch.device("cpu")
+
+
 class Writer:
     """Lines while they are written.
 
@@ -80,7 +86,7 @@ class Writer:
         )
         for timed in program.timed:
             self._sort(timed)
-        self.on_cpu = all(node.meta["val"].device.type == "cpu" for node in program.inputs)
+        self.on_cpu = device_of(program).type == "cpu"
         self.by_address = {
             name
             for timed in program.timed
@@ -161,8 +167,7 @@ class Writer:
 
     def _begin(self) -> None:
         program = self.program
-        where = self.value(program.inputs[0]) + ".device" if program.inputs else "torch.device('cpu')"
-        self.say(f"device = {where}")
+        self.known["device"] = device_of(program)
         for name, (_, out) in program.delays.items():
             value, state = self.value(out), plain(name)
             if name in self.by_address:
@@ -293,6 +298,8 @@ class Writer:
             writes.append(self._written(node, axis))
         pointers = ", ".join([*states, *reads, f"*{name}_pointers", *following, *writes, f"*{name}_words"])
         self.say(f"{name}.run([{pointers}], steps, batch)", self.inner)
+        if self.inner == 2:
+            self.say(f"if one: {name}_panels = None", 2)
         for state in inside.states:
             self.say(f"s_{plain(state)} = n_{plain(state)}", self.inner)
         for node, axis in inside.writes:

@@ -99,50 +99,6 @@ INLINE double sigmoid_d(double x) {
     return x >= 0.0 ? s : z * s;
 }
 
-INLINE double log_d(double x) {
-    double y = x < 2.2250738585072014e-308 ? x * 18014398509481984.0 : x;
-    int64_t bits;
-    memcpy(&bits, &y, 8);
-    int64_t whole = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
-    bits -= (int64_t)((uint64_t)whole << 52);
-    double m;
-    memcpy(&m, &bits, 8);
-    double f = m - 1.0, s = f / (2.0 + f), z = s * s;
-    double r = z * (6.666666666666735130e-01 + z * (3.999999999940941908e-01 + z * (2.857142874366239149e-01 +
-               z * (2.222219843214978396e-01 + z * (1.818357216161805012e-01 + z * (1.531383769920937332e-01 +
-               z * 1.479819860511658591e-01))))));
-    double n = (double)(whole - (x < 2.2250738585072014e-308 ? 54 : 0)), h = 0.5 * f * f;
-    double found = n * 6.93147180369123816490e-01 - ((h - (s * (h + r) + n * 1.90821492927058770002e-10)) - f);
-    found = x == 0.0 ? -__builtin_inf() : x < 0.0 ? __builtin_nan("") : found;
-    return x == x && x < __builtin_inf() ? found : x;
-}
-INLINE float log_f(float x) {
-    float y = x < 1.17549435e-38f ? x * 33554432.0f : x;
-    int32_t bits;
-    memcpy(&bits, &y, 4);
-    int32_t whole = (bits - 0x3f3504f3) >> 23;
-    bits -= (int32_t)((uint32_t)whole << 23);
-    float m;
-    memcpy(&m, &bits, 4);
-    float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
-    float r = z * (0.66666662693f + z * (0.40000972152f + z * (0.28498786688f + z * 0.24279078841f)));
-    float n = (float)(whole - (x < 1.17549435e-38f ? 25 : 0)), h = 0.5f * f * f;
-    float found = n * 6.9313812256e-01f - ((h - (s * (h + r) + n * 9.0580006145e-06f)) - f);
-    found = x == 0.0f ? -__builtin_inff() : x < 0.0f ? __builtin_nanf("") : found;
-    return x == x && x < __builtin_inff() ? found : x;
-}
-
-INLINE float log1p_f(float x) {
-    float u = 1.0f + x, lost = x - (u - 1.0f);
-    float found = log_f(u) + lost / u;
-    return u > 0.0f && u < __builtin_inff() ? (__builtin_fabsf(x) < 1e-7f ? x : found) : log_f(u);
-}
-INLINE double log1p_d(double x) {
-    double u = 1.0 + x, lost = x - (u - 1.0);
-    double found = log_d(u) + lost / u;
-    return u > 0.0 && u < __builtin_inf() ? (__builtin_fabs(x) < 1e-16 ? x : found) : log_d(u);
-}
-
 /* a choice without a branch, which compilers would have to take apart before they can use vectors */
 INLINE float where_f(int32_t chosen, float one, float other) {
     int32_t a, b, mask = -(int32_t)(chosen != 0);
@@ -159,6 +115,52 @@ INLINE double where_d(int64_t chosen, double one, double other) {
     a = (a & mask) | (b & ~mask);
     memcpy(&one, &a, 8);
     return one;
+}
+
+INLINE double log_d(double x) {
+    const int64_t small = x < 2.2250738585072014e-308;
+    double y = where_d(small, x * 18014398509481984.0, x);
+    int64_t bits;
+    memcpy(&bits, &y, 8);
+    int64_t whole = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
+    bits -= (int64_t)((uint64_t)whole << 52);
+    double m;
+    memcpy(&m, &bits, 8);
+    double f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    double r = z * (6.666666666666735130e-01 + z * (3.999999999940941908e-01 + z * (2.857142874366239149e-01 +
+               z * (2.222219843214978396e-01 + z * (1.818357216161805012e-01 + z * (1.531383769920937332e-01 +
+               z * 1.479819860511658591e-01))))));
+    double n = (double)(whole - 54 * small), h = 0.5 * f * f;
+    double found = n * 6.93147180369123816490e-01 - ((h - (s * (h + r) + n * 1.90821492927058770002e-10)) - f);
+    found = where_d(x == 0.0, -__builtin_inf(), where_d(x < 0.0, __builtin_nan(""), found));
+    return where_d(x < __builtin_inf(), found, x);
+}
+INLINE float log_f(float x) {
+    const int32_t small = x < 1.17549435e-38f;
+    float y = where_f(small, x * 33554432.0f, x);
+    int32_t bits;
+    memcpy(&bits, &y, 4);
+    int32_t whole = (bits - 0x3f3504f3) >> 23;
+    bits -= (int32_t)((uint32_t)whole << 23);
+    float m;
+    memcpy(&m, &bits, 4);
+    float f = m - 1.0f, s = f / (2.0f + f), z = s * s;
+    float r = z * (0.66666662693f + z * (0.40000972152f + z * (0.28498786688f + z * 0.24279078841f)));
+    float n = (float)(whole - 25 * small), h = 0.5f * f * f;
+    float found = n * 6.9313812256e-01f - ((h - (s * (h + r) + n * 9.0580006145e-06f)) - f);
+    found = where_f(x == 0.0f, -__builtin_inff(), where_f(x < 0.0f, __builtin_nanf(""), found));
+    return where_f(x < __builtin_inff(), found, x);
+}
+
+INLINE float log1p_f(float x) {
+    float u = 1.0f + x, lost = x - (u - 1.0f);
+    float whole = log_f(u), found = where_f(__builtin_fabsf(x) < 1e-7f, x, whole + lost / u);
+    return where_f((u > 0.0f) & (u < __builtin_inff()), found, whole);
+}
+INLINE double log1p_d(double x) {
+    double u = 1.0 + x, lost = x - (u - 1.0);
+    double whole = log_d(u), found = where_d(__builtin_fabs(x) < 1e-16, x, whole + lost / u);
+    return where_d((u > 0.0) & (u < __builtin_inf()), found, whole);
 }
 
 #define BOTH(name, f, d)                     \

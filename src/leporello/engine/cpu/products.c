@@ -5,6 +5,7 @@
 typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(sizeof(REAL))));
 #undef PANEL
 #undef TILE
+#undef EACH
 #define PANEL (2 * WIDE)
 
 /* a matrix as a kernel is given it: as it lies in memory, with its strides, and in panels unless that is not worth it */
@@ -20,22 +21,25 @@ typedef struct {
     const NAME(matrix) *matrix;
 } NAME(job);
 
+/* written out, for vectors by number stay in registers only where the number is known */
+#define EACH(COUNT) _Pragma("GCC unroll 16") for (int i = 0; i < COUNT; i++)
+
 /* a tile of rows by two vectors stays in registers while the inner axis runs */
 
 #define TILE(M)                                                                                               \
     static void NAME(tile_##M)(long inner, const REAL *restrict a, long stride, const REAL *restrict b,       \
                                REAL *restrict out, long out_stride) {                                         \
         NAME(vec) left[M], right[M];                                                                          \
-        for (int i = 0; i < M; i++) left[i] = right[i] = (NAME(vec)){0};                                      \
+        EACH(M) left[i] = right[i] = (NAME(vec)){0};                                                          \
         for (long k = 0; k < inner; k++) {                                                                    \
             NAME(vec) b0 = *(const NAME(vec) *)(b + k * PANEL), b1 = *(const NAME(vec) *)(b + k * PANEL + WIDE); \
-            _Pragma("GCC unroll 16") for (int i = 0; i < M; i++) {                                            \
+            EACH(M) {                                                                                         \
                 REAL value = a[i * stride + k];                                                               \
                 left[i] += value * b0;                                                                        \
                 right[i] += value * b1;                                                                       \
             }                                                                                                 \
         }                                                                                                     \
-        for (int i = 0; i < M; i++) {                                                                         \
+        EACH(M) {                                                                                             \
             *(NAME(vec) *)(out + i * out_stride) = left[i];                                                   \
             *(NAME(vec) *)(out + i * out_stride + WIDE) = right[i];                                           \
         }                                                                                                     \
@@ -95,9 +99,9 @@ static void NAME(unpacked)(const void *given, long first, long last) {
             for (; n + 4 * WIDE <= outer; n += 4 * WIDE) {
                 NAME(vec) sum[4] = {{0}};
                 for (long k = 0; k < inner; k++)
-                    for (int i = 0; i < 4; i++)
+                    EACH(4)
                         sum[i] += a[k] * *(const NAME(vec) *)(b + k * matrix->along_inner + n + i * WIDE);
-                for (int i = 0; i < 4; i++) *(NAME(vec) *)(out + n + i * WIDE) = sum[i];
+                EACH(4) *(NAME(vec) *)(out + n + i * WIDE) = sum[i];
             }
             for (; n < outer; n++) {
                 REAL sum = 0;
@@ -113,9 +117,9 @@ static void NAME(unpacked)(const void *given, long first, long last) {
                 NAME(vec) part[4] = {{0}};
                 long k = 0;
                 for (; k + WIDE <= inner; k += WIDE)
-                    for (int i = 0; i < 4; i++)
+                    EACH(4)
                         part[i] += *(const NAME(vec) *)(a + k) * *(const NAME(vec) *)(column + i * matrix->along_outer + k);
-                for (int i = 0; i < 4; i++) {
+                EACH(4) {
                     REAL sum = NAME(summed)(part[i]);
                     for (long rest = k; rest < inner; rest++) sum += a[rest] * column[i * matrix->along_outer + rest];
                     out[n + i] = sum;
@@ -144,21 +148,21 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
 static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride) {
     typedef INTEGER lanes __attribute__((vector_size(WIDE * sizeof(REAL))));
     NAME(vec) rows[WIDE];
-    for (int i = 0; i < WIDE; i++) rows[i] = *(const NAME(vec) *)(from + i * stride);
+    EACH(WIDE) rows[i] = *(const NAME(vec) *)(from + i * stride);
     _Pragma("GCC unroll 4") for (int half = WIDE / 2; half; half /= 2) {
         lanes upper, lower;
         for (int lane = 0; lane < WIDE; lane++) {
             upper[lane] = lane & half ? lane - half + WIDE : lane;
             lower[lane] = lane & half ? lane + WIDE : lane + half;
         }
-        _Pragma("GCC unroll 16") for (int i = 0; i < WIDE; i++) {
+        EACH(WIDE) {
             if (i & half) continue;
             NAME(vec) a = rows[i], b = rows[i + half];
             rows[i] = __builtin_shuffle(a, b, upper);
             rows[i + half] = __builtin_shuffle(a, b, lower);
         }
     }
-    for (int i = 0; i < WIDE; i++) *(NAME(vec) *)(to + i * PANEL) = rows[i];
+    EACH(WIDE) *(NAME(vec) *)(to + i * PANEL) = rows[i];
 }
 #endif
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+import leporello as lp
 from leporello.engine import memory
 from leporello.engine.memory import LEAST, room
 
@@ -80,7 +81,7 @@ def test_sizes_almost_the_same_share_their_blocks():
 
 
 def test_no_more_lies_unused_than_allowed(monkeypatch):
-    monkeypatch.setattr(memory, "MOST", 3 * LEAST)
+    monkeypatch.setattr(memory, "kept", lambda: 3 * LEAST)
     held = [_room() for _ in range(5)]
     held.clear()
     assert 0 < memory.unused() <= 3 * LEAST
@@ -105,3 +106,29 @@ def test_threads_never_get_the_same_block():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_how_much_is_kept_is_told_in_megabytes(monkeypatch):
+    for told, wanted in (("", 256 << 20), ("3", 3 << 20), ("0", 0)):
+        monkeypatch.setenv("LEPORELLO_KEEP", told)
+        assert memory.kept.__wrapped__() == wanted
+    monkeypatch.setenv("LEPORELLO_KEEP", "much")
+    with pytest.raises(lp.errors.ArgumentError, match="LEPORELLO_KEEP is no number"):
+        memory.kept.__wrapped__()
+
+
+def test_where_nothing_is_kept_all_are_like_any_tensors(monkeypatch):
+    monkeypatch.setattr(memory, "kept", lambda: 0)
+    large = _room()
+    del large
+    assert memory.unused() == 0
+
+
+def test_a_network_uses_the_memory_of_its_last_call():
+    net, x = lp.Recurrent(lp.LSTM(3, 64), engine="stepwise"), torch.randn(40, 16, 3)
+    for _ in range(2):
+        net(x)[0].sum().backward()
+        kept = memory.unused()
+        assert kept > 0
+    net(x)[0].sum().backward()
+    assert memory.unused() == kept

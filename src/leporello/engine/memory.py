@@ -7,8 +7,10 @@ what lies in a block.
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leporello.errors import ArgumentError
+
 LEAST = 1 << 16  # bytes: what is smaller, the system keeps at hand itself
-MOST = 256 << 20  # bytes that lie unused at a time
+MOST = 256  # megabytes that lie unused at a time, unless LEPORELLO_KEEP tells another number
 PAGES_TOGETHER = 4 << 20  # bytes: from here on large pages are asked for
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)  # 0 where there are none
 
@@ -36,7 +40,7 @@ def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tens
     """A tensor whose numbers are not yet written."""
     count = math.prod(shape)
     size = count * dtype.itemsize
-    if size < LEAST or not PRIVATE or device.type != "cpu":
+    if size < LEAST or not PRIVATE or device.type != "cpu" or not kept():
         return torch.empty(shape, dtype=dtype, device=device)
     block = _block(_rounded(size))
     view = memoryview(block)
@@ -44,6 +48,19 @@ def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tens
     lease.block = block
     _lent[id(lease)] = lease
     return torch.frombuffer(view, dtype=dtype, count=count).view(shape)
+
+
+@functools.cache
+def kept() -> int:
+    """Bytes that may lie unused."""
+    told = os.environ.get("LEPORELLO_KEEP") or str(MOST)
+    if not told.isdecimal():
+        raise ArgumentError(
+            "the variable LEPORELLO_KEEP is no number of megabytes.",
+            came=repr(told),
+            expected=f"a whole number such as {MOST}; 0 keeps none",
+        )
+    return int(told) << 20
 
 
 def unused() -> int:
@@ -76,8 +93,8 @@ def _back(lease: _Lease) -> None:
     """A block is free again; where too much would lie unused, what others left goes."""
     _lent.pop(id(lease), None)
     size = len(lease.block)
-    if size > MOST:
+    if size > kept():
         return
-    if unused() + size > MOST:
+    if unused() + size > kept():
         _unused.clear()
     _unused.setdefault(size, []).append(lease.block)

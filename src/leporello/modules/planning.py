@@ -5,7 +5,6 @@ Knows the order of the rewrites and what must be the same for a plan to serve ag
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -251,12 +250,7 @@ def _past(call: Call, lengths: Tensor) -> Tensor:
 
 
 def _times(call: Call) -> Tensor:
-    return _counted(call.length, call.device)
-
-
-@functools.lru_cache(maxsize=4)  # batches of one length follow each other
-def _counted(length: int, device: torch.device) -> Tensor:
-    return torch.arange(length, device=device).unsqueeze(1)
+    return torch.arange(call.length, device=call.device).unsqueeze(1)
 
 
 def drawn(port: Port, length: int, batch: int, device: torch.device) -> Tensor:

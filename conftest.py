@@ -12,6 +12,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.engine import choice
+from tests.roomy import roomy
 
 os.environ.setdefault("LEPORELLO_CACHE", str(Path(__file__).parent / ".kernels"))  # not the user's own
 os.environ.setdefault("LEPORELLO_CFLAGS", "-O2 -ftree-vectorize")  # built in less than half the time
@@ -37,3 +38,10 @@ def _auto_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 def _doctest_names(doctest_namespace: dict[str, object]) -> None:
     """Examples in docstrings may use `lp`, `torch` and `nn` without importing them."""
     doctest_namespace.update(lp=lp, torch=torch, nn=nn)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Tests run with room for their frames."""
+    roomy(pyfuncitem.obj, {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+    return True

@@ -1,8 +1,9 @@
 """A call with room for many frames behind it.
 
-CPython 3.11 keeps frames in pieces of 16 KB, and gives a piece back as soon as the last frame in it returns. A loop that
-happens to stand at the end of one asks the system for memory at every call it makes: a fifth of these tests' time went
-there. A frame that is larger than a piece gets one of its own, twice as large as it, and the rest serves those behind it.
+CPython 3.11 keeps frames in pieces of 16 KB, and gives a piece back as soon as the last frame in it returns. A loop
+that happens to stand at the end of one asks the system for memory at every call it makes: a fifth of these tests' time
+went there. A frame that is larger than a piece gets one of its own, larger than itself, and the rest serves those
+behind it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.loop.port import Port
 from leporello.rewrite import mask
+from leporello.rewrite.mask import stand_ins
 from tests.close import assert_close
 from tests.rewrite.running import loop_of, numbers, run
 
@@ -85,6 +87,37 @@ def test_a_step_without_derivative_at_zero_may_be_padded(engine: str) -> None:
     (outputs.sum() + state.sum()).backward()
     assert net.cell.gain.grad.isfinite().all()  # type: ignore[union-attr]
     lp.check_gradients(net, X.float(), lengths=LENGTHS)
+
+
+class Root(lp.Cell):
+    """Its derivative divides by its result."""
+
+    def __init__(self) -> None:
+        super().__init__(h=2)
+        self.gain = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.sqrt(h + (self.gain * x).square())
+        return h, h
+
+
+@pytest.mark.parametrize("engine", ["stepwise", "cpu"])
+def test_the_held_state_is_the_one_value_that_is_kept(engine: str) -> None:
+    net = lp.Recurrent(Root(), engine=engine).double()
+    assert [port.name for port in stand_ins_of(net.cell)] == ["h"]
+    outputs, state = net(X, lengths=LENGTHS)
+    (outputs.sum() + state.square().sum()).backward()
+    assert net.cell.gain.grad.isfinite().all()  # type: ignore[union-attr]
+    lp.check_gradients(net, X, lengths=LENGTHS)
+    rows = net.explain(X, lengths=LENGTHS)
+    assert str(rows).count("float64 [rows, 2]: 240 bytes") == 1, rows  # 5 steps, 3 rows, 2 numbers
+
+
+def stand_ins_of(cell: lp.Cell) -> list[Port]:
+    """The states that stand for a value of the step."""
+    loop = mask(loop_of(cell, X))
+    held = set(stand_ins(loop).values())
+    return [port for port, node in zip(loop.outputs, loop.results, strict=True) if node in held]
 
 
 def test_a_shift_stays_a_shift() -> None:

@@ -18,8 +18,8 @@ from leporello.errors import ArgumentError
 def lengths_in_range(given: Tensor, length: int) -> Tensor:
     """On a GPU they are not looked at, which would wait for it."""
     if given.device.type == "cpu":
-        least, most = given.aminmax()
-        if int(least) < 1 or int(most) > length:
+        numbers = given.tolist()
+        if min(numbers) < 1 or max(numbers) > length:
             row = int(((given < 1) | (given > length)).nonzero()[0])
             raise ArgumentError(
                 "the argument 'lengths' is out of range.",

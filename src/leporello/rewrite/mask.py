@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from leporello.loop.classes import is_view
 from leporello.loop.cycles import states_on_cycles
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
@@ -67,3 +68,18 @@ def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -
     for user in users:
         user.replace_input_with(node, clean)
     draft.outputs = [(port, clean if found is node else found) for port, found in draft.outputs]
+
+
+def stand_ins(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Values that a held state can stand for in a backward sweep: before a row's end it is the same value, and past it
+    the value of the row's last step, where gradients of 0 meet it (as one that the step has borne before)."""
+    past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.name == "call.past"]
+    found = {}
+    for into, before in loop.delays.values():
+        if past and into.target is aten.where.self and len(into.all_input_nodes) == 3:
+            where, kept, after = into.all_input_nodes
+            while is_view(where):
+                where = where.all_input_nodes[0]
+            if where is past[0] and kept is before:
+                found[after] = into
+    return found

@@ -20,6 +20,7 @@ from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.numbers import key_of
 from leporello.loop.port import Port
+from leporello.rewrite.mask import stand_ins
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
@@ -55,7 +56,7 @@ def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), dear: frozen
 
 
 def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
-    """For each value of the backward graph that the forward graph computes too, the forward one."""
+    """For each value of the backward graph that the forward graph has too, the forward one (or what stands for it)."""
     numbers: dict[Any, int] = {}
     symbols: dict[fx.Node, Any] = {next(iter(forward.graph.nodes)): "rows"}
     for port, node in zip(forward.inputs, forward.placeholders, strict=True):
@@ -67,7 +68,8 @@ def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     for port, node in zip(backward.inputs, backward.placeholders, strict=True):
         symbols[node] = _forward_name(port) or ("backward", port.kind, port.name)
     found = _numbered(backward, symbols, numbers)
-    return {node: first[number] for node, number in found.items() if number in first}
+    held = stand_ins(forward)
+    return {node: held.get(first[number], first[number]) for node, number in found.items() if number in first}
 
 
 def _forward_name(port: Port) -> tuple[str, str] | None:

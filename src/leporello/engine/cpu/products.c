@@ -4,6 +4,7 @@
 
 typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(sizeof(REAL))));
 #undef PANEL
+#undef AHEAD
 #undef TILE
 #undef EACH
 #define PANEL (2 * WIDE)
@@ -24,15 +25,21 @@ typedef struct {
 /* written out, for vectors by number stay in registers only where the number is known */
 #define EACH(COUNT) _Pragma("GCC unroll 16") for (int i = 0; i < COUNT; i++)
 
-/* a tile of rows by two vectors stays in registers while the inner axis runs */
-
+/* a tile of rows by two vectors stays in registers while the inner axis runs; the panel is asked for AHEAD of its turn,
+   unless rows are so few that asking would be most of the work */
+#define AHEAD 16
 #define TILE(M)                                                                                               \
     static void NAME(tile_##M)(long inner, const REAL *restrict a, long stride, const REAL *restrict b,       \
                                REAL *restrict out, long out_stride) {                                         \
         NAME(vec) left[M], right[M];                                                                          \
         EACH(M) left[i] = right[i] = (NAME(vec)){0};                                                          \
-        for (long k = 0; k < inner; k++) {                                                                    \
-            NAME(vec) b0 = *(const NAME(vec) *)(b + k * PANEL), b1 = *(const NAME(vec) *)(b + k * PANEL + WIDE); \
+        _Pragma("GCC unroll 2") for (long k = 0; k < inner; k++) {                                            \
+            const REAL *at = b + k * PANEL;                                                                   \
+            if (M > 3) {                                                                                      \
+                __builtin_prefetch(at + AHEAD * PANEL);                                                       \
+                __builtin_prefetch(at + AHEAD * PANEL + WIDE);                                                \
+            }                                                                                                 \
+            NAME(vec) b0 = *(const NAME(vec) *)at, b1 = *(const NAME(vec) *)(at + WIDE);                      \
             EACH(M) {                                                                                         \
                 REAL value = a[i * stride + k];                                                               \
                 left[i] += value * b0;                                                                        \

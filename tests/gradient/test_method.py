@@ -24,7 +24,7 @@ METHODS = [lp.Full(), lp.Truncated(1), lp.Truncated(3), lp.Truncated(100)]
 
 
 @dataclass(frozen=True)
-class EachRow:
+class EachRow(Method):
     """A method of the tests: every row and step has a weight of its own, the first steps included."""
 
     seed: int = 0

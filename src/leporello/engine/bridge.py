@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leporello.engine import reference
 from leporello.engine.plan import Plan, Sweep, Values
 from leporello.engine.wiring import WEIGHT, arriving, floats, taken
 from leporello.loop.port import Port
@@ -23,6 +24,8 @@ def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: 
 
     weight   (length, batch): of what each step passes back to the step before, for a plan whose rewrite reads it
     """
+    if plan.engine == "reference":
+        return reference.run(plan.loop, plan.step, values, length, batch, weight)
     if torch.is_grad_enabled() and any(
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):

@@ -82,12 +82,14 @@ class Plan:
     wanted   for each input whether its gradient is asked for
     rewrite  from the backward loop to the one that is run: the gradient method's part
     engine   "cpu": insides are kernels; else torch's operators run them
+    made     what a gradient method has made of it, by names of its own
     """
 
     loop: Loop
     wanted: tuple[bool, ...]
     rewrite: Callable[[Loop], Loop] = field(default=lambda loop: loop)
     engine: str = "stepwise"
+    made: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def step(self) -> Callable[..., Any]:

@@ -1,36 +1,50 @@
-"""`Method`: what a gradient method is asked for.
+"""`Method`: what a gradient method is asked for. As it stands it is exact back-propagation through time.
 
-Knows backward loops and weights; knows nothing of cells, calls or engines.
+Knows backward loops, weights and how a plan is run; knows nothing of cells or calls.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from leporello.engine import bridge
+from leporello.engine.plan import Plan
 from leporello.loop.loop import Loop
 
 
-@runtime_checkable
-class Method(Protocol):
-    """How the gradient goes back through the steps.
+class Method:
+    """How the gradient goes back through the steps; a method of one's own derives from it.
 
     A method is compared by value and can be hashed (a frozen dataclass is both): plans are remembered by it.
     """
 
     def backward(self, loop: Loop) -> Loop:
         """The backward loop that is run instead of the exact one; it may read the sequence `call.weight`."""
+        return loop
 
     def crossing(self, length: int) -> list[float]:
         """For each step the weight of what it passes back to the step before; pictures show it.
 
         A 0 in the first place says that nothing ever enters the state handed in: it is then detached.
         """
+        return [1.0] * length
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The same for each row, (length, batch), asked for once a call; None where every weight is 1.
 
         Rows may differ, and calls may: numbers that are drawn are drawn here.
         """
+        return None
+
+    def prepare(self, plan: Plan) -> None:
+        """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
+        plan.prepare()
+
+    def run(
+        self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, weights: Tensor | None
+    ) -> Sequence[Tensor]:
+        """Outputs in the order of the plan's loop, differentiable with respect to the values the plan wants."""
+        return bridge.call(plan, values, length, batch, weights)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
+from leporello.gradient.method import Method
 from leporello.loop.loop import Loop
 from leporello.rewrite.weigh import weigh
 
 
 @dataclass(frozen=True)
-class Truncated:
+class Truncated(Method):
     """The gradient within windows of so many steps: none passes from one window back to the one before.
 
         for t in range(length):

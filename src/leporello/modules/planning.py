@@ -117,7 +117,7 @@ def _prepared(
         if choice.engine == "reference":
             return plan, choice
         try:
-            plan.prepare()
+            gradient.prepare(plan)
         except EngineRefusal as refusal:
             if asked != "auto":
                 refusal.place(cell=place_of(cell))

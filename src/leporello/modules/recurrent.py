@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from leporello.engine import bridge, reference
 from leporello.engine.choice import refuse_unknown
 from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.full import Full
@@ -216,10 +215,7 @@ class Recurrent(nn.Module):
         if form is not None and not plan.loop.decides_by_rows:
             warm = Warm(self.cell, call, plan, choice, self.gradient, self.engine, given=given)
             keep(self._planner.warm, (form, self.engine, self.gradient), warm)
-        if choice.engine == "reference":
-            results = reference.run(plan.loop, plan.step, values, call.length, call.batch, weights)
-        else:
-            results = bridge.call(plan, values, call.length, call.batch, weights)
+        results = self.gradient.run(plan, values, call.length, call.batch, weights)
         return in_trees(plan.loop, results)
 
     def extra_repr(self) -> str:

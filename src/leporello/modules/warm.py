@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from leporello.engine import bridge, reference
+from leporello.engine import bridge
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan
 from leporello.errors import LeporelloError
@@ -67,7 +67,9 @@ class Warm:
         self.cell, self.plan, self.gradient, self.engine = cell, plan, gradient, engine
         self.watch = Watch(cell)
         self.trains = any(plan.wanted)
-        self.by_reference = choice.engine == "reference"
+        self.plain = bridge.call if choice.engine == "reference" else bridge.plain
+        own = choice.engine == "reference" or type(gradient).run is not Method.run
+        self.trained = gradient.run if own else bridge.trained
         self.detached = not gradient.crossing(1)[0]
         self.device = call.device
         self.sequence = call.sequences[0][0]
@@ -83,8 +85,8 @@ class Warm:
         self.tree = _builder(signature.outputs, signature.present)
         self.state_tree = _builder(signature.state)
         self.form_of_state = type(given)
-        alone = not (self.trains or self.by_reference or torch.is_grad_enabled() or autocast_mode(call.device))
-        self.single = Single.of(self, call) if alone else None
+        open_ = self.trains or torch.is_grad_enabled() or autocast_mode(call.device)
+        self.single = None if open_ or choice.engine == "reference" else Single.of(self, call)
 
     def run(self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None) -> Run | None:
         """Outputs and final state, or None if the call must go the long way."""
@@ -109,14 +111,9 @@ class Warm:
             if weights is not None and lengths is not None and beside is not None:
                 weights = weights.masked_fill(beside["sequence", "call.past"], 1)
         plan = self.plan
-        results: Sequence[Tensor]
-        if self.by_reference:
-            results = reference.run(plan.loop, plan.step, values, length, batch, weights)
-        elif not self.trains:
-            results = bridge.plain(plan, values, length, batch)
-        else:
-            results = bridge.trained(plan, values, length, batch, weights)
-        return self.in_trees(results)
+        if self.trains:
+            return self.in_trees(self.trained(plan, values, length, batch, weights))
+        return self.in_trees(self.plain(plan, values, length, batch))
 
     def in_trees(self, results: Sequence[Tensor]) -> Run:
         """Results as the user wrote them."""

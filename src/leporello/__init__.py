@@ -17,7 +17,7 @@ from leporello.cells import (
     TimeDelay,
     ZoneoutLSTM,
 )
-from leporello.gradient import Full, Truncated
+from leporello.gradient import Checkpointed, Full, RandomTruncated, Truncated
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.naming import named
@@ -59,6 +59,8 @@ __all__ = [
     "TimeDelay",
     "Full",
     "Truncated",
+    "RandomTruncated",
+    "Checkpointed",
     "GradientReport",
     "check_gradients",
     "Loop",

@@ -14,8 +14,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import leporello as lp
 from leporello.modules.arguments import understood
+from leporello.modules.passes import passing_of
 from leporello.modules.plain import plain_loop
-from leporello.modules.planning import weights_of
 from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
 from tests.modules.twins import ENGINES, close, normal, shaken, somewhere
 
@@ -65,7 +65,7 @@ def test_second_derivatives_go_with_lengths_and_resets(engine: str) -> None:
     arguments: dict[str, Any] = {"lengths": [7, 5], "resets": somewhere(LENGTH, BATCH)}
     case = Case.of(Nets.of("LSTM"), LENGTH, BATCH, **arguments)
     call = understood(case.cell, case.inputs, None, **arguments)
-    wanted = again(case, plain_loop(case.cell, call, weights=weights_of(call, lp.Truncated(STEPS))))
+    wanted = again(case, plain_loop(case.cell, call, passing=passing_of(call, lp.Truncated(STEPS))))
     found = again(case, case.nets[lp.Truncated(STEPS), engine](case.inputs, **arguments))
     close(found, wanted, TOLERANCE, "second derivative")
 

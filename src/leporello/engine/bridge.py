@@ -7,35 +7,41 @@ the delay stand on it in every order, as a `detach` between two steps does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from leporello.engine import reference
+from leporello.engine.crossing import Noted
+from leporello.engine.passing import ALL, Passing, entering
 from leporello.engine.plan import Plan, Sweep, Values
 from leporello.engine.wiring import WEIGHT, arriving, floats, taken
 from leporello.loop.port import Port
 
+Gradients = list[Tensor | None]
 
-def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: Tensor | None = None) -> list[Tensor]:
+
+def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing = ALL) -> list[Tensor]:
     """Outputs in the order of the loop's, differentiable with respect to the inputs the plan wants.
 
-    weight   (length, batch): of what each step passes back to the step before, for a plan whose rewrite reads it
+    passing   what each step passes back to the step before, for a plan whose rewrite reads it
     """
     if plan.engine == "reference":
-        return reference.run(plan.loop, plan.step, values, length, batch, weight)
+        noted = None if passing.limit is None else plan.note(Noted(), values, length, batch, passing.count)
+        return reference.run(plan.loop, plan.step, values, length, batch, passing, noted)
     if torch.is_grad_enabled() and any(
         value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
     ):
-        return list(trained(plan, values, length, batch, weight))
+        return list(trained(plan, values, length, batch, passing))
     return plain(plan, values, length, batch)
 
 
-def trained(plan: Plan, values: Sequence[Tensor], length: int, batch: int, weight: Tensor | None) -> Sequence[Tensor]:
+def trained(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
     """The same, for a call of which it is known that gradients are wanted."""
-    found: Sequence[Tensor] = _Sweeps.apply(plan, length, batch, weight, *values)
+    found: Sequence[Tensor] = _Sweeps.apply(plan, length, batch, passing, *values)
     return found
 
 
@@ -60,15 +66,13 @@ def run_sweep(
 
 class _Sweeps(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, length: int, batch: int, weight: Tensor | None, *values: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, length: int, batch: int, passing: Passing, *values: Tensor) -> tuple[Tensor, ...]:
         wired, sweep = plan.wiring, plan.forward
         outputs, befores = run_sweep(sweep, length, batch, [values[place] for place in wired.forward])
         count = len(plan.loop.outputs)
         own = apart(outputs[:count], sweep.shared, plan.loop.outputs, values)
         kept = taken(wired.kept, (values, [*own, *outputs[count:]], befores))
-        ctx.plan, ctx.length, ctx.batch, ctx.weight = plan, length, batch, weight
+        ctx.plan, ctx.length, ctx.batch, ctx.passing = plan, length, batch, passing
         ctx.save_for_backward(*values, *kept)
         ctx.set_materialize_grads(False)
         if wired.fixed:
@@ -77,19 +81,68 @@ class _Sweeps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        plan, saved, length, batch = ctx.plan, ctx.saved_tensors, ctx.length, ctx.batch
+        plan, saved, passing = ctx.plan, ctx.saved_tensors, ctx.passing
         inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
-        if torch.is_grad_enabled():
-            heard = heard_of(list(enumerate(plan.loop.outputs)), gradients, length, batch)
-            found = _differentiable_backward(plan, inputs, heard, length, batch, ctx.weight)
-            own = [_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)]
+        back = Back(plan, inputs, kept, ctx.length, ctx.batch)
+        sweep = back.differentiable if torch.is_grad_enabled() else back.swept
+        if passing.count == 1:
+            own = sweep(gradients, passing.weights)
         else:
-            wired = plan.wiring
-            heard = heard_of(wired.heard, gradients, length, batch, zeros=False)
-            pools = (inputs, (), (), kept, heard, wired.constants, (ctx.weight,))
-            results, _ = run_sweep(plan.backward, length, batch, taken(wired.backward, pools))
-            own = _distinct([None if place is None else results[place] for place in wired.results])
+            own = back.by_groups(sweep, gradients, passing)
         return (None, None, None, None, *own)
+
+
+@dataclass(frozen=True, eq=False)
+class Back:
+    """The way back of one call: from the gradients of its outputs to those of its inputs, in their order.
+
+    inputs, kept   the call's values, and what the forward sweep handed over
+    """
+
+    plan: Plan
+    inputs: Sequence[Tensor]
+    kept: Sequence[Tensor]
+    length: int
+    batch: int
+
+    def swept(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
+        """By the backward sweep."""
+        plan, wired = self.plan, self.plan.wiring
+        heard = heard_of(wired.heard, gradients, self.length, self.batch, zeros=False)
+        pools = (self.inputs, (), (), self.kept, heard, wired.constants, (weight,))
+        results, _ = run_sweep(plan.backward, self.length, self.batch, taken(wired.backward, pools))
+        if wired.clipped is not None:
+            plan.note(Noted(results[wired.clipped]), self.inputs, self.length, self.batch)
+        return _distinct([None if place is None else results[place] for place in wired.results])
+
+    def differentiable(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
+        """By a loop of its own, to be differentiated again."""
+        plan = self.plan
+        heard = heard_of(list(enumerate(plan.loop.outputs)), gradients, self.length, self.batch)
+        found = _differentiable_backward(plan, self.inputs, heard, self.length, self.batch, weight)
+        return [_own(found, port, wanted) for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)]
+
+    def by_groups(
+        self, sweep: Callable[..., Gradients], gradients: Sequence[Tensor | None], passing: Passing
+    ) -> Gradients:
+        """The sum over the groups of losses, each carried back by a sweep of its own."""
+        plan, acted = self.plan, Noted()
+        total: Gradients = [None] * len(plan.wanted)
+        for group in range(passing.count):
+            entered = [
+                None if gradient is None else entering(gradient, passing.masks(group, port.kind == "sequence"))
+                for port, gradient in zip(plan.loop.outputs, gradients, strict=True)
+            ]
+            found = sweep(entered, passing.one(group).weights)
+            total = [_added(one, other) for one, other in zip(total, found, strict=True)]
+            acted = acted if plan.acted is None else Noted(acted.count + plan.acted.count)
+        if plan.acted is not None:
+            plan.note(acted, self.inputs, self.length, self.batch, passing.count)
+        return total
+
+
+def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
 
 
 def apart(
@@ -171,7 +224,7 @@ def _differentiable_backward(
 ) -> Values:
     """The backward sweep through the bridge itself, on values that autograd knows."""
     recording = plan.recording
-    states = call(recording, inputs, length, batch, weight)[len(plan.loop.outputs) :]
+    states = call(recording, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
     names = [f"before.{port.name}" for port in plan.loop.inputs if port.kind == "state"]
     values: Values = {} if weight is None else {WEIGHT: weight}
     for port, gradient in zip(plan.loop.outputs, gradients, strict=True):

@@ -19,6 +19,7 @@ from torch import Tensor
 from leporello.engine import reference
 from leporello.engine.aside import aside
 from leporello.engine.bridge import apart, heard_of, run_sweep
+from leporello.engine.passing import Passing
 from leporello.engine.registered import Registered, registered
 from leporello.engine.wiring import floats, taken
 from leporello.errors import EngineRefusal
@@ -98,7 +99,7 @@ def _by_reference(
             value.detach().requires_grad_() if wanted else value.detach()
             for value, wanted in zip(values, plan.wanted, strict=True)
         ]
-        outputs = reference.run(plan.loop, plan.step, leaves, length, batch, weight)
+        outputs = reference.run(plan.loop, plan.step, leaves, length, batch, Passing(weight))
         heard = [
             (output, gradient)
             for output, gradient in zip(outputs, gradients, strict=True)

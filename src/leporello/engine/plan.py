@@ -6,7 +6,7 @@ Knows which program runs a sweep and what passes between the sweeps; knows nothi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
+from leporello.engine.crossing import Noted
 from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
@@ -74,6 +75,22 @@ class Sweep:
         return replace(self, function=sweep_of(self.program, {}, self.windows))
 
 
+@dataclass(frozen=True)
+class Acted:
+    """Pairs of step and row at which a gradient was clipped, of all."""
+
+    noted: Noted
+    pairs: int | Tensor
+
+    @property
+    def count(self) -> Tensor | float:
+        return self.noted.count
+
+    @property
+    def share(self) -> float:
+        return float(self.count) / float(self.pairs)
+
+
 @dataclass(eq=False)
 class Plan:
     """A loop, ready to run and to be differentiated.
@@ -83,6 +100,7 @@ class Plan:
     rewrite  from the backward loop to the one that is run: the gradient method's part
     engine   "cpu": insides are kernels; else torch's operators run them
     made     what a gradient method has made of it, by names of its own
+    acted    how often the last gradient that went back was clipped
     """
 
     loop: Loop
@@ -90,6 +108,7 @@ class Plan:
     rewrite: Callable[[Loop], Loop] = field(default=lambda loop: loop)
     engine: str = "stepwise"
     made: dict[Any, Any] = field(default_factory=dict)
+    acted: Acted | None = None
 
     @cached_property
     def step(self) -> Callable[..., Any]:
@@ -134,6 +153,14 @@ class Plan:
     @cached_property
     def backward(self) -> Sweep:
         return Sweep.of(self.saved.backward, self.engine)
+
+    def note(self, noted: Noted, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1) -> Noted:
+        """Remember how often the gradient of a call is clipped; padding does not count among the pairs."""
+        named = zip(self.loop.inputs, values, strict=True)
+        past = next((value for port, value in named if port.name == "call.past"), None)
+        pairs = length * batch if past is None else (~past).sum()
+        self.acted = Acted(noted, pairs * sweeps)
+        return noted
 
     @cached_property
     def plain_places(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from leporello.loop.port import Port
+from leporello.rewrite.clip import CLIPPED
 
 if TYPE_CHECKING:
     from leporello.engine.plan import Plan
@@ -32,6 +33,7 @@ class Wiring:
     results    for each of the call's values the place of its gradient among the backward sweep's outputs, or None
     heard      outputs whose gradient the backward sweep reads
     fixed      outputs that have no gradient
+    clipped    the place of the count of clipped gradients among the backward sweep's outputs, or None
     """
 
     forward: tuple[int, ...]
@@ -41,6 +43,7 @@ class Wiring:
     results: tuple[int | None, ...]
     heard: tuple[tuple[int, Port], ...]
     fixed: tuple[int, ...]
+    clipped: int | None
 
 
 def forward_places(inputs: Sequence[Key], ports: Sequence[Port]) -> tuple[int, ...]:
@@ -87,6 +90,7 @@ def wiring(plan: Plan) -> Wiring:
         ),
         heard=tuple((index, plan.loop.outputs[index]) for index in sorted(heard)),
         fixed=tuple(index for index, port in enumerate(plan.loop.outputs) if not floats(port)),
+        clipped=made.get(("total", CLIPPED)),
     )
 
 

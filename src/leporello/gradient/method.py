@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine import bridge
+from leporello.engine.passing import Passing
 from leporello.engine.plan import Plan
 from leporello.loop.loop import Loop
 
@@ -20,6 +21,11 @@ class Method:
 
     A method is compared by value and can be hashed (a frozen dataclass is both): plans are remembered by it.
     """
+
+    @property
+    def limit(self) -> float | None:
+        """The largest norm of a row's state gradient as it arrives at a step; None for no limit."""
+        return None
 
     def backward(self, loop: Loop) -> Loop:
         """The backward loop that is run instead of the exact one; it may read the sequence `call.weight`."""
@@ -39,12 +45,15 @@ class Method:
         """
         return None
 
+    def groups(self, length: int) -> Tensor | None:
+        """For each step the number of the sweep back that carries its loss, where there are several; weights then
+        have one more axis in front, of the sweeps."""
+        return None
+
     def prepare(self, plan: Plan) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
         plan.prepare()
 
-    def run(
-        self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, weights: Tensor | None
-    ) -> Sequence[Tensor]:
+    def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
         """Outputs in the order of the plan's loop, differentiable with respect to the values the plan wants."""
-        return bridge.call(plan, values, length, batch, weights)
+        return bridge.call(plan, values, length, batch, passing)

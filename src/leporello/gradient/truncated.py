@@ -1,65 +1,113 @@
-"""`Truncated`: back-propagation through time in windows side by side.
+"""`Truncated`: back-propagation through time that goes no further back than a number of steps.
 
-A weight of 0 at every border and 1 elsewhere, on the delay of the backward loop: one sweep back, as for `Full`.
-What it gives is no gradient of any function: what lies further back than the window's beginning does not count.
+Windows side by side are a weight of 0 at every border and 1 elsewhere, on the delay of the backward loop: one sweep
+back, as for `Full`. Windows that overlap (BPTT(h; h') of Williams and Peng, 1990) are carried by several sweeps, each
+with windows side by side. What it gives is no gradient of any function: what lies further back does not count.
 Known shortcoming: on `stepwise` a cut is a multiplication, and 0 times an infinite gradient is NaN.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.gradient.method import Method
+from leporello.gradient.backward import Backward
 from leporello.loop.loop import Loop
 from leporello.rewrite.weigh import weigh
 
 
-@dataclass(frozen=True)
-class Truncated(Method):
-    """The gradient within windows of so many steps: none passes from one window back to the one before.
+@dataclass(frozen=True, repr=False)
+class Truncated(Backward):
+    """After every `every` steps, the losses of those steps are carried back through the last `steps` steps.
 
-        for t in range(length):
+        for t in range(length):                      # every = steps, the default: windows side by side
             if t % steps == 0:
                 state = detach(state)
             outputs[t], state = cell(inputs[t], state)
 
-    steps   of a window, counted from the beginning of each call
+    steps        how far back a gradient goes: the steps of a window
+    every        steps from the end of a window to the end of the next; 1 carries the loss of each step back through
+                 `steps` steps, itself included. ceil(steps / every) sweeps back
+    clip_state   see `Backward`
 
-    The beginning of a call is a border too: the state handed in gets no gradient, as if it were detached. The cut goes
+    Windows are counted from the beginning of each call, which is a border too: the state handed in gets no gradient,
+    as if it were detached. A last window that is not full lies where it would if the sequence went on. The cut goes
     through every leaf of the state, and through targets that are fed back. Outputs are those of `Full`.
 
     >>> lp.Recurrent(lp.LSTM(3, 4), gradient=Truncated(35)).gradient
     Truncated(steps=35)
+    >>> Truncated(35, every=5)
+    Truncated(steps=35, every=5)
     """
 
     steps: int
+    every: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
+        super().__post_init__()
+        _refuse("steps", self.steps, "a positive integer: how many steps a gradient goes back")
+        if self.every is None:
+            return
+        _refuse("every", self.every, "a positive integer, at most steps")
+        if self.every > self.steps:
             raise ArgumentError(
-                "the argument 'steps' is no number of steps.",
-                came=repr(self.steps),
-                expected="a positive integer: the steps of a window",
-                tries="lp.Truncated(35); lp.Full() for a gradient that is not cut",
+                "the argument 'every' is larger than 'steps': some losses would be carried back nowhere.",
+                came=f"every={self.every}, steps={self.steps}",
+                expected="every <= steps",
+                tries=f"lp.Truncated({self.every}, every={self.every})",
             )
+        if self.every == self.steps:
+            object.__setattr__(self, "every", None)
+
+    @property
+    def sweeps(self) -> int:
+        """How many sweeps back carry the windows, so that in none of them two overlap."""
+        return 1 if self.every is None else -(-self.steps // self.every)
 
     def backward(self, loop: Loop) -> Loop:
         """The backward loop with a weight on its delay."""
-        return weigh(loop)
+        return super().backward(weigh(loop))
 
     def crossing(self, length: int) -> list[float]:
-        """Nothing at the beginning of a window, all of it elsewhere.
+        """Nothing at the beginning of a window, all of it elsewhere; where windows overlap, something passes.
 
         >>> Truncated(3).crossing(7)
         [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
         """
+        if self.sweeps > 1:
+            return [float(time > 0) for time in range(length)]
         return [float(time % self.steps != 0) for time in range(length)]
+
+    def groups(self, length: int) -> Tensor | None:
+        """Losses of successive stretches of `every` steps go to the sweeps in turn.
+
+        >>> Truncated(4, every=2).groups(7).tolist()
+        [0, 0, 1, 1, 0, 0, 1]
+        """
+        return None if self.every is None else torch.arange(length) // self.every % self.sweeps
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """The same in every row, made on the device."""
-        crosses = torch.arange(length, device=device) % self.steps != 0
-        return crosses.to(dtype).unsqueeze(1).expand(length, batch)
+        times = torch.arange(length, device=device)
+        if self.every is None:
+            crosses = times % self.steps != 0
+            return crosses.to(dtype).unsqueeze(1).expand(length, batch)
+        ends = times + self.steps  # of a window that begins here, if it is one of the windows
+        sweeps = torch.arange(self.sweeps, device=device).unsqueeze(1)
+        begins = (ends % self.every == 0) & ((ends // self.every - 1) % self.sweeps == sweeps)
+        crosses = ~begins & (times != 0)
+        return crosses.to(dtype).unsqueeze(2).expand(self.sweeps, length, batch)
+
+
+def _refuse(argument: str, value: Any, expected: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(
+            f"the argument '{argument}' is no number of steps.",
+            came=repr(value),
+            expected=expected,
+            tries="lp.Truncated(35); lp.Full() for a gradient that is not cut",
+        )

@@ -13,8 +13,8 @@ from torch import Tensor
 from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.modules.arguments import understood
+from leporello.modules.passes import passing_of
 from leporello.modules.plain import plain_loop
-from leporello.modules.planning import weights_of
 from leporello.modules.recurrent import Recurrent
 
 # Relative errors that rounding alone explains over a few hundred steps.
@@ -89,9 +89,9 @@ def check_gradients(
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
     slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide), [_wide(draw) for draw in draws])
     with torch.enable_grad():
-        weights = weights_of(call, net.gradient)
-        values, found = fast.run(lambda: net._run(fast.call, weights), seed)
-        expected, wanted = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, weights), seed)
+        passing = passing_of(call, net.gradient)
+        values, found = fast.run(lambda: net._run(fast.call, passing), seed)
+        expected, wanted = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, passing), seed)
     dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
     report = GradientReport(
         engine=net.engine,

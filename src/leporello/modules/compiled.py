@@ -25,13 +25,15 @@ from leporello.engine.aside import aside
 from leporello.engine.in_graph import library
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
+from leporello.gradient.method import Method
 from leporello.loop.state import Tree
 from leporello.loop.swap import reading, swapped
 from leporello.modules.arguments import Call, understood
 from leporello.modules.fingerprint import OF_EVERY_MODULE
 from leporello.modules.handles import network_of
 from leporello.modules.later import IN_GRAPH
-from leporello.modules.planning import begun, values_of, weights_of
+from leporello.modules.passes import passing_of
+from leporello.modules.planning import begun, values_of
 from leporello.modules.recurrent import Recurrent, each, in_trees
 from leporello.modules.skeleton import put_together, spoken, taken_apart
 from leporello.modules.standing import Standing
@@ -86,6 +88,15 @@ def in_graph(
     results = torch.ops.leporello.recurrence(form, tensors, held, steps)
     outputs, final = put_together(answer(form), iter(results))
     return outputs, final
+
+
+def refuse_own(gradient: Method | None) -> None:
+    if gradient is not None:
+        raise ArgumentError(
+            "the argument 'gradient' of a call is not compiled.",
+            came=repr(gradient),
+            tries="lp.Recurrent(cell, gradient=...), or call the network outside of torch.compile",
+        )
 
 
 def understood_in_graph(inputs: Tree, lengths: Any, resets: Any, words: Words) -> Call:
@@ -190,6 +201,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
 
 def _run(net: Recurrent, form: Form, call: Call, instead: dict[int, Tensor]) -> tuple[Tree, Tree]:
     """The sweeps of a call."""
+    _refuse_method(net)
     standing = Standing.of(call)
     if standing.key not in form.plans:
         plan = standing.plan(net._planner, net.cell, net.gradient, net.engine)
@@ -201,7 +213,7 @@ def _run(net: Recurrent, form: Form, call: Call, instead: dict[int, Tensor]) -> 
         values = values_of(handed, call)
     sweeps: Any = torch.ops.leporello
     if known.trains:
-        weights = weights_of(call, net.gradient)
+        weights = passing_of(call, net.gradient).weights
         results = sweeps.forward_sweep(known.name, call.length, call.batch, values, weights)
     else:
         results = sweeps.plain_sweep(known.name, call.length, call.batch, values)
@@ -210,6 +222,18 @@ def _run(net: Recurrent, form: Form, call: Call, instead: dict[int, Tensor]) -> 
 
 def _held(cell: nn.Module) -> list[Tensor]:
     return [*cell.parameters(), *cell.buffers()]
+
+
+def _refuse_method(net: Recurrent) -> None:
+    """One sweep back, with a weight or none, is what a graph has an operator for."""
+    method = net.gradient
+    own = type(method).run is not Method.run or method.groups(1) is not None
+    if own or (method.limit is not None and net.engine == "reference"):
+        raise ArgumentError(
+            f"the gradient method {method!r} is not compiled.",
+            expected="lp.Full(), lp.Truncated(steps) or lp.RandomTruncated()",
+            tries="torch.compiler.disable around the network",
+        )
 
 
 def _refuse_packed(inputs: Tree) -> None:

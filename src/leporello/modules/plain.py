@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from leporello.engine.crossing import clipped, heard
+from leporello.engine.passing import ALL, Passing
 from leporello.loop.cell import Cell
 from leporello.loop.draws import replay
 from leporello.loop.state import Tree, leaves_of, map_leaves
@@ -21,18 +23,34 @@ from leporello.modules.arguments import Call
 
 
 def plain_loop(
-    cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None, weights: Tensor | None = None
+    cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None, passing: Passing = ALL
 ) -> tuple[Tree, Tree]:
     """Outputs and final state of a call, step by step.
 
     draws     the random numbers of each random operator, (length, batch, ...); fresh ones by default
-    weights   (length, batch): of what each step passes back to the step before; all of it by default
+    passing   what each step passes back to the step before; where losses go back in several groups, the loop is run
+              once for each, and what is given out is that of its group's run
     """
+    found = _once(cell, call, draws, passing.one(0))
+    for group in range(1, passing.count):
+        other = _once(cell, call, draws, passing.one(group))
+        chosen = []
+        for index, (one, another) in enumerate(zip(found, other, strict=True)):
+            mask = passing.masks(group, sequence=index == 0)
+            chosen.append(_chosen(mask, another, one))
+        found = (chosen[0], chosen[1])
+    return found
+
+
+def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: Passing) -> tuple[Tree, Tree]:
+    weights = passing.weights
     state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
     first = map_leaves(lambda value: value[0].detach() if isinstance(value, Tensor) else value, call.inputs)
     for time in range(call.length):
         if weights is not None:
             state = map_leaves(lambda value: _passing(value, weights[time]), state)  # noqa: B023
+        if passing.limit is not None:
+            state = map_leaves(lambda value: heard(value) if isinstance(value, Tensor) else value, state)
         before = state
         x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
         past = None if call.lengths is None else time >= call.lengths
@@ -49,6 +67,9 @@ def plain_loop(
         if past is not None:
             output = map_leaves(lambda value: _zeroed(past, value), output)  # noqa: B023
             state = _chosen(past, before, state)
+        if passing.limit is not None:
+            leaves, spec = pytree.tree_flatten(state)
+            state = pytree.tree_unflatten(clipped(leaves, passing.limit, past, None), spec)
         outputs.append(output)
     return _stacked(outputs), state
 
@@ -69,7 +90,7 @@ def _zeroed(condition: Tensor, value: Any) -> Any:
 
 
 def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    return torch.where(condition.reshape(-1, *[1] * (other.dim() - 1)), one, other)
+    return torch.where(condition.reshape(*condition.shape, *[1] * (other.dim() - condition.dim())), one, other)
 
 
 def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:

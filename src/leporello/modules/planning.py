@@ -41,13 +41,14 @@ class Planner:
     plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
     warm: dict[Hashable, Any] = field(default_factory=dict)  # calls of the plain form, as `Warm` keeps them
     recent: Any = None  # the last of them, as `Single` does one step of it
+    last: Plan | None = None  # the plan of the last call
     forms: dict[str, Any] = field(default_factory=dict)  # calls in compiled graphs, as `Form` keeps them
 
     def __deepcopy__(self, memo: Any) -> Planner:
         return Planner()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "forms": {}}
+        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}}
 
     @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
@@ -175,22 +176,6 @@ def begun(call: Call, gradient: Method) -> Call:
     return replace(call, state=detached, states=states)
 
 
-def weights_of(call: Call, gradient: Method) -> Tensor | None:
-    """What each step passes back to the step before, (length, batch); None for all of it.
-
-    Padding does nothing: the gradient of a row's final state comes to the row's end whole.
-    """
-    dtype = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
-    if dtype is None or not torch.is_grad_enabled():
-        return None
-    weights = gradient.weights(call.length, call.batch, call.device, dtype)
-    return weights if weights is None or call.lengths is None else weights.masked_fill(_past(call, call.lengths), 1)
-
-
-def _floats(leaf: Tensor) -> bool:
-    return leaf.is_floating_point() or leaf.is_complex()
-
-
 @alone
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
@@ -236,7 +221,7 @@ def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
             for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
                 found["invariant", f"call.initial.{name}"] = leaf
     if call.lengths is not None:
-        found["sequence", "call.past"] = _past(call, call.lengths)
+        found["sequence", "call.past"] = past_of(call, call.lengths)
         if any(port.name == "call.elsewhere" for port in loop.inputs):
             found["sequence", "call.elsewhere"] = _times(call) != call.lengths - 1
         for name, leaf in call.sequences:
@@ -244,7 +229,7 @@ def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
     return found
 
 
-def _past(call: Call, lengths: Tensor) -> Tensor:
+def past_of(call: Call, lengths: Tensor) -> Tensor:
     """Where rows have ended, (length, batch)."""
     return _times(call) >= lengths
 

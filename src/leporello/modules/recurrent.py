@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from leporello.engine.choice import refuse_unknown
+from leporello.engine.passing import Passing
 from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
@@ -23,7 +24,8 @@ from leporello.loop.step import as_module, place_of
 from leporello.modules.arguments import Call, repacked, understood
 from leporello.modules.explain import explanation
 from leporello.modules.handles import handle_of
-from leporello.modules.planning import Planner, begun, keep, rewritten, values_of, weights_of
+from leporello.modules.passes import passing_of
+from leporello.modules.planning import Planner, begun, keep, rewritten, values_of
 from leporello.modules.warm import Warm, form_of
 
 
@@ -49,13 +51,7 @@ class Recurrent(nn.Module):
         super().__init__()
         refuse_unknown(engine)
         gradient = Full() if gradient is None else gradient
-        if isinstance(gradient, type) or not isinstance(gradient, Method):
-            raise ArgumentError(
-                "the argument 'gradient' is no gradient method.",
-                came=repr(gradient),
-                expected="an object such as lp.Full() or lp.Truncated(35)",
-                tries="leave out gradient=: exact gradients are the default",
-            )
+        refuse_no_method(gradient)
         self.cell = as_module(cell)
         self.gradient = gradient
         self.engine = engine
@@ -78,6 +74,7 @@ class Recurrent(nn.Module):
         forcing: Any = None,
         steps: int | None = None,
         draws: Sequence[Tensor] | None = None,
+        gradient: Method | None = None,
     ) -> tuple[Tree, Tree]:
         """Outputs and final state.
 
@@ -89,19 +86,23 @@ class Recurrent(nn.Module):
         forcing   a probability or a (length, batch) mask of where targets are fed back; 1 by default
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
+        gradient  how the gradients of this call are computed; by default as the network says
         """
+        if gradient is not None:
+            refuse_no_method(gradient)
         if torch.compiler.is_dynamo_compiling():
-            from leporello.modules.compiled import in_graph  # imports a part of torch that only a compiler needs
+            from leporello.modules.compiled import in_graph, refuse_own  # needs a part of torch that only compilers do
 
+            refuse_own(gradient)
             return in_graph(self, inputs, state, lengths, resets, targets, forcing, draws, steps)
         common = targets is None and forcing is None and steps is None and draws is None
         form = form_of(inputs, state, lengths, resets) if common else None
         found = None
         if form and self.batch_first:
             turned = resets.transpose(0, 1) if isinstance(resets, Tensor) and resets.dim() == 2 else resets
-            found = self._warm(form, inputs.transpose(0, 1), state, lengths, turned)
+            found = self._warm(form, inputs.transpose(0, 1), state, lengths, turned, gradient)
         elif form:
-            found = self._warm(form, inputs, state, lengths, resets)
+            found = self._warm(form, inputs, state, lengths, resets, gradient)
         if found is None:
             call = self._understood(
                 inputs,
@@ -113,7 +114,7 @@ class Recurrent(nn.Module):
                 steps=steps,
                 draws=draws,
             )
-            found = self._run(call, form=form, given=state)
+            found = self._run(call, form=form, given=state, gradient=gradient)
             if call.packed is not None:
                 return repacked(found[0], call.packed), found[1]
         if not self.batch_first:
@@ -185,6 +186,12 @@ class Recurrent(nn.Module):
         call = self._understood(inputs, state, **arguments)
         return rewritten(self._planner.loop(self.cell, call), self.cell, call)
 
+    @property
+    def clipped(self) -> float | None:
+        """The share of (step, row) pairs at which `clip_state` acted in the last gradient that went back; else None."""
+        plan = self._planner.last
+        return None if plan is None or plan.acted is None else plan.acted.share
+
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
@@ -192,34 +199,59 @@ class Recurrent(nn.Module):
         return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
     def _warm(
-        self, form: Hashable, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None
+        self,
+        form: Hashable,
+        inputs: Tensor,
+        state: Tree,
+        lengths: Any = None,
+        resets: Any = None,
+        gradient: Method | None = None,
     ) -> tuple[Tree, Tree] | None:
         """The results of a call of a form that has been seen, if nothing has changed since."""
-        warm = self._planner.warm.get((form, self.engine, self.gradient))
+        gradient = self.gradient if gradient is None else gradient
+        warm = self._planner.warm.get((form, self.engine, gradient))
         if warm is None:
             return None
-        self._planner.recent = warm.single
+        self._planner.recent, self._planner.last = warm.single, warm.plan
         return warm.run(inputs, state, lengths, resets)
 
     def _run(
-        self, call: Call, weights: Tensor | None = None, form: Hashable | None = None, given: Tree = None
+        self,
+        call: Call,
+        passing: Passing | None = None,
+        form: Hashable | None = None,
+        given: Tree = None,
+        gradient: Method | None = None,
     ) -> tuple[Tree, Tree]:
         """Plan and run; a call of a common form is remembered by it.
 
-        given   the state as it was handed in
+        given      the state as it was handed in
+        gradient   the method of this call, if it has one of its own
         """
-        call = begun(call, self.gradient)
-        weights = weights_of(call, self.gradient) if weights is None else weights
-        plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
+        gradient = self.gradient if gradient is None else gradient
+        call = begun(call, gradient)
+        passing = passing_of(call, gradient) if passing is None else passing
+        plan, choice = self._planner.plan(self.cell, call, gradient, self.engine)
+        self._planner.last = plan
         values = values_of(plan.loop, call)
         if form is not None and not plan.loop.decides_by_rows:
-            warm = Warm(self.cell, call, plan, choice, self.gradient, self.engine, given=given)
-            keep(self._planner.warm, (form, self.engine, self.gradient), warm)
-        results = self.gradient.run(plan, values, call.length, call.batch, weights)
+            warm = Warm(self.cell, call, plan, choice, gradient, self.engine, given=given)
+            keep(self._planner.warm, (form, self.engine, gradient), warm)
+        results = gradient.run(plan, values, call.length, call.batch, passing)
         return in_trees(plan.loop, results)
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def refuse_no_method(gradient: Any) -> None:
+    if not isinstance(gradient, Method):
+        raise ArgumentError(
+            "the argument 'gradient' is no gradient method.",
+            came=repr(gradient),
+            expected="an object such as lp.Full() or lp.Truncated(35)",
+            tries="leave out gradient=: exact gradients are the default",
+        )
 
 
 def each(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:

@@ -15,8 +15,10 @@ from torch.utils import _pytree as pytree
 
 from leporello.engine import bridge
 from leporello.engine.choice import Choice
+from leporello.engine.passing import ALL
 from leporello.engine.plan import Plan
 from leporello.errors import LeporelloError
+from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
@@ -26,6 +28,7 @@ from leporello.modules.arguments import Call
 from leporello.modules.beginning import fresh, initial_of
 from leporello.modules.fingerprint import autocast_mode
 from leporello.modules.gather import gathering
+from leporello.modules.passes import passing
 from leporello.modules.planning import of_the_call
 from leporello.modules.single import Single
 from leporello.modules.timed import checked_lengths, checked_mask
@@ -74,6 +77,7 @@ class Warm:
         self.device = call.device
         self.sequence = call.sequences[0][0]
         self.home = {"device": call.device, "dtype": _floating(call)}
+        self.exact = type(gradient) is Full and gradient.clip_state is None
         self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
         self.zeros = _zeros(cell, call, given is not None)
         self.begun: tuple[int, list[Tensor]] = (0, [])  # of the last call: rows, and states of zeros
@@ -105,14 +109,11 @@ class Warm:
                 if beside is None:
                     return None
             values = self.values(inputs, states, length, batch, beside)
-        weights = None
-        if self.weighed is not None and torch.is_grad_enabled():
-            weights = self.gradient.weights(length, batch, inputs.device, self.weighed)
-            if weights is not None and lengths is not None and beside is not None:
-                weights = weights.masked_fill(beside["sequence", "call.past"], 1)
+        past = None if beside is None else beside.get(("sequence", "call.past"))
+        passes = ALL if self.exact else passing(self.gradient, length, batch, inputs.device, self.weighed, past)
         plan = self.plan
         if self.trains:
-            return self.in_trees(self.trained(plan, values, length, batch, weights))
+            return self.in_trees(self.trained(plan, values, length, batch, passes))
         return self.in_trees(self.plain(plan, values, length, batch))
 
     def in_trees(self, results: Sequence[Tensor]) -> Run:

@@ -1,0 +1,67 @@
+"""`Checkpointed`: the exact gradient in little memory, at the price of running the steps again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from leporello.engine import checkpoint
+from leporello.engine.passing import Passing
+from leporello.engine.plan import Plan
+from leporello.errors import ArgumentError
+from leporello.gradient.backward import Backward
+
+
+@dataclass(frozen=True, repr=False)
+class Checkpointed(Backward):
+    """The exact gradient; of the steps only the state every so many steps is kept.
+
+    Going back, each window is run again from the state before it, with all stages, and kept only while its own part of
+    the gradient is computed. With a second level a window is treated in the same way.
+
+    every        steps from one kept state to the next; by default about length ** (levels / (levels + 1)), which is the
+                 square root of the length for one level
+    levels       1: the forward steps are run twice; 2: three times, in memory of about the cube root of the length
+    clip_state   see `Backward`
+
+    >>> Checkpointed().lengths(10_000)
+    (100,)
+    >>> Checkpointed(levels=2).lengths(27_000)
+    (900, 30)
+    """
+
+    every: int | None = None
+    levels: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every is not None:
+            _refuse("every", self.every, "a positive integer: steps from one kept state to the next")
+        _refuse("levels", self.levels, "1 or 2 (or more)")
+
+    def lengths(self, length: int) -> tuple[int, ...]:
+        """Of the windows of each level, from the outermost to the innermost."""
+        found = [max(1, round(length ** (self.levels / (self.levels + 1))))] if self.every is None else [self.every]
+        for level in range(self.levels - 1, 0, -1):
+            found.append(max(1, round(found[-1] ** (level / (level + 1)))))
+        return tuple(found)
+
+    def prepare(self, plan: Plan) -> None:
+        super().prepare(plan)
+        _ = plan.plain, plan.plain_places
+
+    def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
+        return checkpoint.call(plan, values, length, batch, self.lengths(length), passing)
+
+
+def _refuse(argument: str, value: Any, expected: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ArgumentError(
+            f"the argument '{argument}' is no such number.",
+            came=repr(value),
+            expected=expected,
+            tries="lp.Checkpointed()",
+        )

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from leporello.engine import bridge, reference
 from leporello.engine.bridge import Back, Gradients, heard_of, run_sweep
+from leporello.engine.cpu.library import same_matrices
 from leporello.engine.crossing import Noted
 from leporello.engine.passing import Passing
 from leporello.engine.plan import Plan
@@ -54,7 +55,8 @@ class _Windows(torch.autograd.Function):
         ctx: Any, plan: Plan, length: int, batch: int, lengths: Lengths, passing: Passing, *values: Tensor
     ) -> tuple[Tensor, ...]:
         whole = _Whole(plan, length, batch)
-        borders = _borders(plan, list(values), batch, windows(length, lengths[0]), whole.put)
+        with same_matrices():
+            borders = _borders(plan, list(values), batch, windows(length, lengths[0]), whole.put)
         ctx.plan, ctx.length, ctx.batch, ctx.lengths, ctx.passing = plan, length, batch, lengths, passing
         ctx.save_for_backward(*values, *[state for border in borders[1:] for state in border])
         ctx.set_materialize_grads(False)
@@ -75,7 +77,8 @@ class _Windows(torch.autograd.Function):
             first = [values[place] for place in states.values()]
             later = [list(kept[at : at + len(states)]) for at in range(0, len(kept), len(states) or 1)]
             way = _Way(plan, values, gradients, length, batch)
-            way.back(windows(length, ctx.lengths[0]), [first, *later], ctx.lengths[1:])
+            with same_matrices():
+                way.back(windows(length, ctx.lengths[0]), [first, *later], ctx.lengths[1:])
             own = way.found()
         return (None, None, None, None, None, *own)
 

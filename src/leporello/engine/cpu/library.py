@@ -10,7 +10,10 @@ import functools
 import math
 import os
 import re
+import threading
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -96,11 +99,18 @@ class Built:
         """
         if rows < FEW_ROWS or not words:
             return None
+        known = _kept.panels
+        key = (id(self), tuple(words))
+        if known is not None and key in known:
+            words[::MATRIX_WORDS] = [known[key].data_ptr() + begin for begin in self.begins]
+            return known[key]
         memory = room((self.panels,), self.kernel.dtype, CPU)
         words[::MATRIX_WORDS] = [memory.data_ptr() + begin for begin in self.begins]
         given = array("q", words)
         pack = runtime().pack_d if self.kernel.dtype == torch.float64 else runtime().pack_f
         pack(given.buffer_info()[0], self.sizes.buffer_info()[0], len(self.begins))
+        if known is not None:
+            known[key] = memory
         return memory
 
     def run(self, pointers: list[int], steps: int, batch: int) -> None:
@@ -111,6 +121,25 @@ class Built:
         threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
         together = self.together if batch < threads * self.rows_alone else 0
         run_kernel(self.address, [*pointers, self.products], batch, steps, self.scratch, threads, together)
+
+
+class _Kept(threading.local):
+    """Panels that serve again in this thread; None where each run makes its own."""
+
+    panels: dict[tuple[int, tuple[int, ...]], Tensor] | None = None
+
+
+_kept = _Kept()
+
+
+@contextmanager
+def same_matrices() -> Iterator[None]:
+    """Within, matrices do not change and stay where they are: one that lies where one lay is the same."""
+    before, _kept.panels = _kept.panels, {}
+    try:
+        yield
+    finally:
+        _kept.panels = before
 
 
 def run_kernel(

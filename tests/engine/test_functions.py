@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leporello.engine.cpu.build import library
-from leporello.engine.cpu.source import part
+from leporello.engine.cpu.texts import part
 
 FUNCTIONS: dict[str, Any] = {
     "exp": np.exp,

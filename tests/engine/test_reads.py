@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu.source import TOGETHER
+from leporello.engine.cpu.layout import TOGETHER
 from leporello.engine.kernel.description import (
     Along,
     Apply,

@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import fx
 
+from leporello.engine.homes import shared
+from leporello.engine.lines import plain
 from leporello.engine.program import Program
-from leporello.engine.sweep import Writer, plain, shared
+from leporello.engine.sweep import Writer
 
 
 def step_of(program: Program) -> Callable[..., list[Any]] | None:
@@ -33,22 +35,22 @@ class _OneStep(Writer):
     def alone(self) -> Callable[..., list[Any]]:
         self.say(f"def step({', '.join(['batch', *map(self.value, self.program.inputs)])}):", 0)
         self.say("length, steps, rows, first = 1, 1, batch, 0")
-        self._begin()
+        self.begin()
         for timed in self.program.timed:
-            self._prepare(timed)
-        self._rooms()
+            self.prepare(timed)
+        self.rooms()
         for timed in self.program.timed:
-            self._by_kernel(timed)
-        outputs = [self._result(*output) for output in self.program.outputs]
+            self.by_kernel(timed)
+        outputs = [self.result(*output) for output in self.program.outputs]
         self.say(f"return [{', '.join(outputs)}]")
         exec(compile("\n".join(self.lines), f"<step of {self.program.split.loop.name}>", "exec"), self.known)
         found: Callable[..., list[Any]] = self.known["step"]
         return found
 
-    def _long(self, node: fx.Node, length: str) -> str:
+    def long(self, node: fx.Node, length: str) -> str:
         value = node.meta["val"]
         for name, (_, out) in self.program.delays.items():
             state = out.meta["val"]
             if (state.shape[1:], state.dtype) == (value.shape[1:], value.dtype):
                 return f"torch.empty_like(n_{plain(name)})"
-        return self._empty(node, "batch")
+        return self.empty(node, "batch")

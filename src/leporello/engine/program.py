@@ -62,7 +62,7 @@ class Program:
     delays: dict[str, tuple[fx.Node, fx.Node]]
     shifts: tuple[tuple[str, fx.Node], ...]
     kept: frozenset[fx.Node]
-    summed: frozenset[fx.Node]
+    summed: tuple[fx.Node, ...]
     once: tuple[Stage, Callable[..., Any]] | None
     timed: tuple[Timed, ...]
     finish: tuple[Stage, Callable[..., Any]] | None
@@ -73,7 +73,7 @@ def program(split: Split) -> Program:
     loop = split.loop
     ports = list(zip(loop.outputs, loop.results, strict=True))
     cyclic = {name for stage in split.insides for name in stage.states}
-    summed = frozenset(node for port, node in ports if port.kind == "total" and port.rows)
+    summed = tuple(dict.fromkeys(node for port, node in ports if port.kind == "total" and port.rows))
     shifts = tuple((name, into) for name, (into, _) in loop.delays.items() if name not in cyclic)
     timed = [stage for stage in split.stages if stage.kind in ("at once", "inside")]
     done = _done(timed, {*summed, *(into for _, into in shifts)})
@@ -100,7 +100,7 @@ def without_unread(program: Program) -> Program:
     if program.once is None:
         return program
     stage, _ = program.once
-    read = {node for _, _, node in program.outputs} | {node for _, node in program.shifts} | program.summed
+    read = {node for _, _, node in program.outputs} | {node for _, node in program.shifts} | {*program.summed}
     if program.finish is not None:
         read |= set(program.finish[0].reads)
     for timed in program.timed:

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
-from leporello.engine.cpu.source import MATRIX_WORDS, runtime_text, source_of, together
+from leporello.engine.cpu.layout import MATRIX_WORDS, together
+from leporello.engine.cpu.source import source_of
+from leporello.engine.cpu.texts import runtime_text
 from leporello.engine.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 from leporello.engine.memory import room
 

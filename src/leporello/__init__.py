@@ -1,6 +1,6 @@
 """Leporello: write the step of a recurrence once; fold it, unfold it, run it, differentiate it."""
 
-from leporello import errors
+from leporello import analysis, errors
 from leporello.cells import (
     GRU,
     LSTM,
@@ -75,5 +75,6 @@ __all__ = [
     "to_torch",
     "load",
     "save",
+    "analysis",
     "errors",
 ]

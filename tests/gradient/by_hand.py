@@ -1,4 +1,5 @@
-"""The slow twin of lp.Truncated: each row alone; for each window detach the state, run its steps, go backward."""
+"""The slow twin of lp.Truncated: each row alone; for each stretch of losses run to where its window begins, detach the
+state, run the window's steps, go backward from those losses."""
 
 from __future__ import annotations
 
@@ -39,11 +40,12 @@ CELLS = {
 
 
 class Nets(dict[tuple[Any, str], lp.Recurrent]):
-    """The nets of one cell by gradient method and engine, each made once: so is its plan."""
+    """The nets of one cell by gradient method and engine, each made once; those of one engine share their plans."""
 
     def __init__(self, cell: lp.Cell) -> None:
         super().__init__()
         self.cell = cell
+        self.planned: dict[str, Any] = {}
 
     @staticmethod
     def of(name: str) -> Nets:
@@ -53,6 +55,8 @@ class Nets(dict[tuple[Any, str], lp.Recurrent]):
 
     def __missing__(self, key: tuple[Any, str]) -> lp.Recurrent:
         self[key] = lp.Recurrent(self.cell, gradient=key[0], engine=key[1])
+        own = self[key]._planner
+        own.loops, own.plans = self.planned.setdefault(key[1], (own.loops, own.plans))
         return self[key]
 
 
@@ -93,32 +97,39 @@ class Case:
         loss = self.loss(*self.nets[gradient, engine](self.inputs, self.state, **self.arguments))
         return list(torch.autograd.grad(loss, self.sources, allow_unused=True))
 
-    def by_hand(self, steps: int) -> list[Tensor | None]:
+    def by_hand(self, steps: int, every: int | None = None) -> list[Tensor | None]:
         for source in self.sources:
             source.grad = None
         for row in range(self.inputs.shape[1]):
-            self._row(row, steps)
+            self._row(row, steps, steps if every is None else every)
         return [source.grad for source in self.sources]
 
-    def _row(self, row: int, steps: int) -> None:
-        only = slice(row, row + 1)
-        lengths, resets = self.arguments.get("lengths"), self.arguments.get("resets")
+    def _row(self, row: int, steps: int, every: int) -> None:
+        lengths = self.arguments.get("lengths")
         length = len(self.inputs) if lengths is None else lengths[row]
-        state = self.cell.initial_state(1) if self.state is None else lp.rows(self.state, [row])
-        for start in range(0, length, steps):
-            state = lp.detach(state)
-            loss = torch.zeros(()).double()
-            for time in range(start, min(start + steps, length)):
-                if resets is not None and resets[time, row]:
-                    state = self.cell.initial_state(1)
-                output, state = self.cell(self.inputs[time, only], state)
-                state = self._handed_on(time, row, state)
-                loss = loss + (output * self.at_outputs[time, only]).sum()
-            if start + steps >= length:
+        for first in range(0, length, every):
+            begin = max(0, first + every - steps)
+            with torch.no_grad():
+                state = self.cell.initial_state(1) if self.state is None else lp.rows(self.state, [row])
+                for time in range(begin):
+                    _, state = self._step(row, time, state)
+            state, loss = lp.detach(state), torch.zeros(()).double()
+            for time in range(begin, min(first + every, length)):
+                output, state = self._step(row, time, state)
+                if time >= first:
+                    loss = loss + (output * self.at_outputs[time, row : row + 1]).sum()
+            if first + every >= length:
                 for leaf, gradient in zip(leaves_of(state), self.at_final, strict=True):
-                    loss = loss + (leaf * gradient[only]).sum()
+                    loss = loss + (leaf * gradient[row : row + 1]).sum()
             if loss.requires_grad:
                 loss.backward()
+
+    def _step(self, row: int, time: int, state: Any) -> tuple[Tensor, Any]:
+        resets = self.arguments.get("resets")
+        if resets is not None and resets[time, row]:
+            state = self.cell.initial_state(1)
+        output, state = self.cell(self.inputs[time, row : row + 1], state)
+        return output, self._handed_on(time, row, state)
 
     def _handed_on(self, time: int, row: int, state: Any) -> Any:
         """The target, where the cell (Jordan, whose state is one leaf) is forced."""

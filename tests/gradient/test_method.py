@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.engine.passing import Passing
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
 from leporello.loop.loop import Loop
@@ -92,7 +93,7 @@ def test_every_row_may_have_weights_of_its_own(name: str, engine: str) -> None:
     leaves = list(state) if isinstance(state, tuple) else [state]
     sources = [x, *torch.utils._pytree.tree_leaves(leaves), *nets.cell.parameters()]
     call = understood(nets.cell, x, state, resets=resets)
-    found, wanted = nets[method, engine](x, state, resets=resets), plain_loop(nets.cell, call, weights=weights)
+    found, wanted = nets[method, engine](x, state, resets=resets), plain_loop(nets.cell, call, passing=Passing(weights))
     close(gradients(found, sources), gradients(wanted, sources), TOLERANCE, "gradient")
 
 
@@ -111,7 +112,7 @@ def test_full_has_no_weights_in_its_backward_loop() -> None:
     nets, x = Nets.of("LSTM"), normal(7, 3, 3)
     names = {}
     for method in (lp.Full(), lp.Truncated(3)):
-        net = nets[method, "stepwise"]
+        net = lp.Recurrent(nets.cell, gradient=method, engine="stepwise")
         net(x)
         ((plan, _),) = net._planner.plans.values()
         names[method] = [port.name for port in plan.backward.loop.inputs]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import leporello as lp
+from leporello.engine.passing import Passing
 from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
@@ -36,8 +37,8 @@ def test_the_check_compares_like_with_like(engine: str) -> None:
 def test_the_check_finds_a_cut_that_is_missing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), gradient=lp.Truncated(3), engine=engine)
     right = lp.Recurrent._run
-    uncut = torch.ones(7, 2, dtype=torch.float64)
-    monkeypatch.setattr(lp.Recurrent, "_run", lambda self, call, weights: right(self, call, uncut))
+    uncut = Passing(torch.ones(7, 2, dtype=torch.float64))
+    monkeypatch.setattr(lp.Recurrent, "_run", lambda self, call, passing: right(self, call, uncut))
     report = lp.check_gradients(net, normal(7, 2, 3))
     assert not report.ok
     assert max(report.outputs.values()) < 1e-12

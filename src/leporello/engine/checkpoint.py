@@ -75,10 +75,11 @@ class _Windows(torch.autograd.Function):
             own = Back(plan, values, (), length, batch).differentiable(gradients, None)
         else:
             first = [values[place] for place in states.values()]
-            later = [list(kept[at : at + len(states)]) for at in range(0, len(kept), len(states) or 1)]
+            stretches, leaves = windows(length, ctx.lengths[0]), len(states)
+            later = [list(kept[at * leaves : (at + 1) * leaves]) for at in range(len(stretches) - 1)]
             way = _Way(plan, values, gradients, length, batch)
             with same_matrices():
-                way.back(windows(length, ctx.lengths[0]), [first, *later], ctx.lengths[1:])
+                way.back(stretches, [first, *later], ctx.lengths[1:])
             own = way.found()
         return (None, None, None, None, None, *own)
 

@@ -1,14 +1,16 @@
-"""`Backward`: what the methods that go back through time have in common, which is a limit for the state's gradient."""
+"""What the methods that go back through time have in common: a limit for the state's gradient, and perhaps a weight."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, fields
 
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.loop import Loop
 from leporello.rewrite.clip import clip
+from leporello.rewrite.weigh import weigh
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -38,6 +40,10 @@ class Backward(Method):
     def limit(self) -> float | None:
         return self.clip_state
 
+    @property
+    def plan_key(self) -> Hashable:
+        return (type(self).backward, self.clip_state)
+
     def backward(self, loop: Loop) -> Loop:
         """The backward loop, with the limit."""
         return loop if self.clip_state is None else clip(loop, self.clip_state)
@@ -47,3 +53,12 @@ class Backward(Method):
         told = [own.name for own in fields(self) if own.repr and getattr(self, own.name) != own.default]
         told.sort(key=lambda name: name == "clip_state")
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Weighed(Backward):
+    """A method with a weight on what each step passes back to the step before."""
+
+    def backward(self, loop: Loop) -> Loop:
+        """The backward loop with a weight on its delay."""
+        return super().backward(weigh(loop))

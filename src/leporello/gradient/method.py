@@ -5,7 +5,7 @@ Knows backward loops, weights and how a plan is run; knows nothing of cells or c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,6 +30,11 @@ class Method:
     def backward(self, loop: Loop) -> Loop:
         """The backward loop that is run instead of the exact one; it may read the sequence `call.weight`."""
         return loop
+
+    @property
+    def plan_key(self) -> Hashable:
+        """What its plans depend on: methods with the same one share them. Itself, unless it says otherwise."""
+        return self
 
     def crossing(self, length: int) -> list[float]:
         """For each step the weight of what it passes back to the step before; pictures show it.

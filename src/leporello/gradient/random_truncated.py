@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.gradient.backward import Backward
-from leporello.loop.loop import Loop
-from leporello.rewrite.weigh import weigh
+from leporello.gradient.backward import Weighed
 
 
 @dataclass(frozen=True, repr=False)
-class RandomTruncated(Backward):
+class RandomTruncated(Weighed):
     """What step t passes back is multiplied by x(t): 0 with probability 1 - p(t), else 1 / p(t). Its mean is 1.
 
         x(t) = bernoulli(p(t)) / p(t)        one draw per step and row, for all leaves of the state
@@ -80,10 +78,6 @@ class RandomTruncated(Backward):
                 expected="a number above 2",
                 tries="alpha=4, or 6",
             )
-
-    def backward(self, loop: Loop) -> Loop:
-        """The backward loop with a weight on its delay."""
-        return super().backward(weigh(loop))
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Drawn anew for every call."""

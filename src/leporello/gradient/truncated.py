@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.gradient.backward import Backward
-from leporello.loop.loop import Loop
-from leporello.rewrite.weigh import weigh
+from leporello.gradient.backward import Weighed
 
 
 @dataclass(frozen=True, repr=False)
-class Truncated(Backward):
+class Truncated(Weighed):
     """After every `every` steps, the losses of those steps are carried back through the last `steps` steps.
 
         for t in range(length):                      # every = steps, the default: windows side by side
@@ -67,10 +65,6 @@ class Truncated(Backward):
     def sweeps(self) -> int:
         """How many sweeps back carry the windows, so that in none of them two overlap."""
         return 1 if self.every is None else -(-self.steps // self.every)
-
-    def backward(self, loop: Loop) -> Loop:
-        """The backward loop with a weight on its delay."""
-        return super().backward(weigh(loop))
 
     def crossing(self, length: int) -> list[float]:
         """Nothing at the beginning of a window, all of it elsewhere; where windows overlap, something passes.

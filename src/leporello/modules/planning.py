@@ -56,7 +56,7 @@ class Planner:
         key = self._key(cell, call)
         needs = _needs(cell, call)
         batch = call.batch if self._any_batch(cell, call, key).decides_by_rows else None
-        full = (key, batch, _asked(call), needs, gradient, engine)
+        full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
             keep(self.plans, full, _prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))

@@ -61,7 +61,7 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
     """The loss of every row, traced."""
     signature = loop.signature
     assert signature is not None
-    per_row = _unreduced(loss)
+    per_row = unreduced(loss)
 
     def of_rows(rows: Any, *values: Any) -> Tensor:
         waiting = iter(values[:-1])
@@ -93,7 +93,7 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
     return graph
 
 
-def _unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
+def unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
     """Torch's losses average over the batch unless told not to."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         apart: Any = copy.copy(loss)

@@ -1,0 +1,23 @@
+"""Where gradients go: instruments that look into a network along a sequence. Each gives a result that shows itself."""
+
+from leporello.analysis.fixed_points import FixedPoints, fixed_points
+from leporello.analysis.flow import GradientFlow, gradient_flow
+from leporello.analysis.jacobians import Jacobians, jacobians
+from leporello.analysis.lyapunov import Lyapunov, lyapunov
+from leporello.analysis.reach import Reach, reach
+from leporello.analysis.terms import Terms, terms
+
+__all__ = [
+    "FixedPoints",
+    "GradientFlow",
+    "Jacobians",
+    "Lyapunov",
+    "Reach",
+    "Terms",
+    "fixed_points",
+    "gradient_flow",
+    "jacobians",
+    "lyapunov",
+    "reach",
+    "terms",
+]

@@ -1,0 +1,73 @@
+"""A network and its call in float64, checked: what every instrument starts from.
+
+Gradients that shrink or grow over hundreds of steps leave the range of float32, so the numbers are those of the same
+step in float64. Known shortcoming: a step that names float32 in its own code cannot be taken there, and says so.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.analysis.refusals import refuse_other_nets
+from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
+from leporello.modules.arguments import Call, understood
+from leporello.modules.recurrent import Recurrent
+
+
+def exact(
+    net: Recurrent,
+    inputs: Tree,
+    state: Tree = None,
+    *,
+    draws: Sequence[Tensor] | None = None,
+    one_step: bool = False,
+    **arguments: Any,
+) -> tuple[Recurrent, Call]:
+    """The net in float64 (itself where it is so already) and its call, understood and in float64 too.
+
+    arguments   those of a call; `one_step` says that they come without the length axis
+    """
+    refuse_other_nets(net)
+    first = not one_step and net.batch_first
+    with torch.no_grad():
+        call = understood(net.cell, inputs, state, batch_first=first, one_step=one_step, **arguments)
+    return _wide_net(net), _wide_call(call, draws)
+
+
+def wide(leaf: Any) -> Any:
+    """A tensor in float64 or complex128; integers, and what is no tensor, as they are."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    if leaf.is_complex():
+        return leaf.detach().to(torch.complex128)
+    return leaf.detach().double() if leaf.is_floating_point() else leaf
+
+
+def _wide_net(net: Recurrent) -> Recurrent:
+    narrow = [leaf for leaf in (*net.cell.parameters(), *net.cell.buffers()) if wide(leaf).dtype != leaf.dtype]
+    if not narrow:
+        return net
+    made = copy.deepcopy(net)
+    made.cell._apply(wide)  # .to(float64) would make complex parameters real
+    return made
+
+
+def _wide_call(call: Call, draws: Sequence[Tensor] | None) -> Call:
+    inputs, state = map_leaves(wide, call.inputs), map_leaves(wide, call.state)
+    names = leaf_names(inputs, "x")
+    return replace(
+        call,
+        inputs=inputs,
+        state=state,
+        initial=None if call.initial is None else map_leaves(wide, call.initial),
+        targets=wide(call.targets),
+        draws=[wide(draw) for draw in draws] if isinstance(draws, (list, tuple)) else draws,
+        sequences=[pair for pair in zip(names, leaves_of(inputs), strict=True) if pair[1] is not None],
+        states=[(name, wide(leaf)) for name, leaf in call.states],
+    )

@@ -1,0 +1,134 @@
+"""`lyapunov`: how fast nearby states part or come together along a sequence, by repeated QR decompositions.
+
+Benettin and others 1980; for driven networks Engelken, Wolf and Abbott 2023, arXiv 2006.02427. Known shortcoming: with
+few steps the exponents still carry the directions they began with; `skip` leaves the first steps out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from leporello.analysis.jacobians import jacobian_at
+from leporello.analysis.paper import INK, LINES, dressed, headed, keyed, level, sheets
+from leporello.analysis.progress import watched
+from leporello.analysis.refusals import refuse_out_of_range
+from leporello.analysis.shown import Shown
+from leporello.analysis.steps import Steps
+from leporello.loop.state import Tree
+from leporello.modules.recurrent import Recurrent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DRAWN = 4  # exponents whose way to their value is drawn
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lyapunov(Shown):
+    """Lyapunov exponents: the mean logarithm, per step, of the factors by which small changes of the state grow.
+
+    exponents   (numbers,), largest first, the mean over rows
+    by_row      (batch, numbers)
+    running     (length - skip, numbers): the means up to each step
+    skip        steps left out at the beginning
+    """
+
+    exponents: Tensor
+    by_row: Tensor
+    running: Tensor
+    skip: int
+
+    @property
+    def verdict(self) -> str:
+        """What they say, in a sentence."""
+        largest = self.exponents[0].item()
+        if largest == -math.inf:
+            return "nothing of a difference between two states is left after some steps"
+        if abs(largest) * len(self.running) <= math.log(2):
+            return f"nearby states keep their distance: the largest exponent is {largest:.2g} per step"
+        steps = math.log(2) / abs(largest)
+        every = f"{steps:.1f}" if steps < 10 else f"{steps:,.0f}"
+        if largest > 0:
+            return f"nearby states part: their distance doubles every {every} steps"
+        return f"nearby states come together: their distance halves every {every} steps"
+
+    def __str__(self) -> str:
+        first = "  ".join(f"{value:+.3f}" for value in self.exponents[:6].tolist())
+        rest = f"  ... {self.exponents[-1].item():+.3f}" if len(self.exponents) > 6 else ""
+        positive = int((self.exponents > 0).sum())
+        return "\n".join(
+            [
+                f"{self.verdict}.",
+                f"  exponents per step   {first}{rest}",
+                f"  {len(self.exponents)} of them, {positive} positive, over {len(self.running)} steps",
+            ]
+        )
+
+    __repr__ = __str__
+
+    def plot(self, ax: Any = None) -> Figure:
+        """The exponents in order, and how the largest came to their values.
+
+        ax   two axes of matplotlib to draw on; by default a figure of its own
+        """
+        figure, (spectrum, way) = sheets(ax, 2, 9.6, 3.8)
+        there = self.exponents[self.exponents.isfinite()]
+        places = torch.arange(1, len(there) + 1)
+        spectrum.plot(places, there, color=INK, linewidth=0.8, marker="o", markersize=3.5)
+        dressed(spectrum, "All exponents, largest first", "number of the exponent", "exponent per step")
+        times = torch.arange(self.skip + 1, self.skip + 1 + len(self.running))
+        for index in range(min(DRAWN, len(there))):
+            label = ("largest", "second", "third", "fourth")[index]
+            line = self.running[:, index]
+            way.plot(times, line, color=INK, linewidth=1.7 - 0.3 * index, linestyle=LINES[index], label=label)
+        dressed(way, "Their means up to each step", "step", "exponent per step")
+        low, high = spectrum.get_ylim()
+        spectrum.set_ylim(min(low, 0), max(high, 0.05 * (high - low)))
+        for axes in (spectrum, way):
+            if axes.get_ylim()[0] <= 0 <= axes.get_ylim()[1]:
+                level(axes, 0)
+        if len(there) > 1:
+            keyed(way)
+        headed(figure, ax is None, self.verdict)
+        return figure
+
+
+def lyapunov(
+    net: Recurrent, inputs: Tree, state: Tree = None, *, count: int | None = None, skip: int = 0, **arguments: Any
+) -> Lyapunov:
+    """Lyapunov exponents along a sequence.
+
+        for t in range(length):
+            Q, R = qr(J(t) Q)                              # J(t) = dh(t + 1)/dh(t)
+            exponents += log |diagonal of R| / length      # from step `skip` on
+
+    count   how many, the largest ones; all by default
+    skip    steps to take before counting begins
+    inputs, state, arguments   as in a call of the net; random numbers are drawn once
+
+    >>> net = lp.Recurrent(lp.RNN(2, 8))
+    >>> lyapunov(net, torch.randn(50, 3, 2), count=3).exponents.shape
+    torch.Size([3])
+    """
+    steps = Steps.of(net, inputs, state, **arguments)
+    steps.refuse_stateless()
+    numbers = steps.state_layout.size
+    count = numbers if count is None else count
+    refuse_out_of_range("count", count, 1, numbers, "the numbers in the state")
+    refuse_out_of_range("skip", skip, 0, steps.length - 1, "one less than the length")
+    directions = torch.eye(numbers, count, dtype=torch.float64, device=steps.device).expand(steps.batch, -1, -1)
+    logs = []
+    for time in watched(range(steps.length), "exponents"):
+        directions, stretched = torch.linalg.qr(jacobian_at(steps, time) @ directions)
+        grown = stretched.diagonal(dim1=-2, dim2=-1).abs().log()
+        logs.append(torch.where(steps.alive[time].unsqueeze(-1), grown, 0).cpu())
+    counted = steps.alive[skip:].cpu().cumsum(0).clamp_min(1).unsqueeze(-1)
+    running = torch.stack(logs[skip:]).cumsum(0) / counted
+    order = running[-1].mean(0).argsort(descending=True)
+    by_row = running[-1].sort(-1, descending=True).values
+    return Lyapunov(by_row.mean(0), by_row, running.mean(1)[:, order], skip)

@@ -51,6 +51,7 @@ NAMES = [
     "resets_after",
     "rows",
     "save",
+    "stream",
     "to",
     "to_torch",
 ]

@@ -32,6 +32,7 @@ from leporello.modules.record import record
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.resets import resets_after
 from leporello.modules.stack import Stack
+from leporello.modules.stream import stream
 from leporello.modules.summary import Summary
 from leporello.modules.torch_nn import from_torch, to_torch
 
@@ -67,6 +68,7 @@ __all__ = [
     "fold",
     "named",
     "record",
+    "stream",
     "detach",
     "resets_after",
     "rows",

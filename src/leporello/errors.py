@@ -74,5 +74,9 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
+class GraphGone(LeporelloError, RuntimeError):
+    """A gradient was to go back through steps whose record is no longer there, or no longer true."""
+
+
 class FileMismatch(LeporelloError, ValueError):
     """A file holds the parameters of another network, or none."""

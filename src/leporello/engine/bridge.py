@@ -19,6 +19,7 @@ from leporello.engine.crossing import Noted
 from leporello.engine.passing import ALL, Passing, entering
 from leporello.engine.plan import Plan, Sweep, Values
 from leporello.engine.wiring import WEIGHT, arriving, floats, taken
+from leporello.errors import GraphGone
 from leporello.loop.port import Port
 
 Gradients = list[Tensor | None]
@@ -81,7 +82,7 @@ class _Sweeps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        plan, saved, passing = ctx.plan, ctx.saved_tensors, ctx.passing
+        plan, saved, passing = ctx.plan, record_of(ctx), ctx.passing
         inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
         back = Back(plan, inputs, kept, ctx.length, ctx.batch)
         sweep = back.differentiable if torch.is_grad_enabled() else back.swept
@@ -90,6 +91,28 @@ class _Sweeps(torch.autograd.Function):
         else:
             own = back.by_groups(sweep, gradients, passing)
         return (None, None, None, None, *own)
+
+
+def record_of(ctx: Any) -> tuple[Tensor, ...]:
+    """What a forward sweep has kept; torch's own words for its absence tell nothing of steps."""
+    try:
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+    except RuntimeError as error:
+        if "second time" in str(error):
+            raise GraphGone(
+                "a gradient goes back through the steps of a call for a second time.",
+                because="what the call had kept was freed when the first one had gone back",
+                tries="lp.detach(state) before a state goes into the next call; lp.stream, which does it; or "
+                "backward() once for all losses that go back through one call",
+            ) from error
+        if "modified by an inplace operation" in str(error):
+            raise GraphGone(
+                "a tensor that a call has read was changed before its gradient went back.",
+                because=str(error).split("\n")[0],
+                tries="backward() before optimizer.step()",
+            ) from error
+        raise
+    return saved
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from leporello.engine import bridge, reference
-from leporello.engine.bridge import Back, Gradients, heard_of, run_sweep
+from leporello.engine.bridge import Back, Gradients, heard_of, record_of, run_sweep
 from leporello.engine.cpu.library import same_matrices
 from leporello.engine.crossing import Noted
 from leporello.engine.passing import Passing
@@ -68,7 +68,7 @@ class _Windows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         plan, length, batch = ctx.plan, ctx.length, ctx.batch
-        saved = ctx.saved_tensors
+        saved = record_of(ctx)
         count, states = len(plan.wanted), _places(plan)
         values, kept = list(saved[:count]), saved[count:]
         if torch.is_grad_enabled():

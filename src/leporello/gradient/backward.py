@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, fields
 
 from leporello.errors import ArgumentError
+from leporello.gradient.cost import Work
 from leporello.gradient.method import Method
 from leporello.loop.loop import Loop
 from leporello.rewrite.clip import clip
@@ -47,6 +48,10 @@ class Backward(Method):
     def backward(self, loop: Loop) -> Loop:
         """The backward loop, with the limit."""
         return loop if self.clip_state is None else clip(loop, self.clip_state)
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        time, memory, gives = super().cost(work, length, batch)
+        return time, memory, gives if self.clip_state is None else "a biased one: state gradients are clipped"
 
     def __repr__(self) -> str:
         """Without what is as it would be anyway."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from leporello.engine.passing import Passing
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.backward import Backward
+from leporello.gradient.cost import Work
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +50,13 @@ class Checkpointed(Backward):
         for level in range(self.levels - 1, 0, -1):
             found.append(max(1, round(found[-1] ** (level / (level + 1)))))
         return tuple(found)
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        time, _, gives = super().cost(work, length, batch)
+        kept, steps = 0.0, length
+        for window in self.lengths(length):
+            kept, steps = kept + math.ceil(steps / window) * work.state * work.size, window
+        return time + self.levels, batch * (kept + work.saved * min(steps, length)), gives
 
     def prepare(self, plan: Plan) -> None:
         super().prepare(plan)

@@ -13,6 +13,7 @@ from torch import Tensor
 from leporello.engine import bridge
 from leporello.engine.passing import Passing
 from leporello.engine.plan import Plan
+from leporello.gradient.cost import Work
 from leporello.loop.loop import Loop
 
 
@@ -54,6 +55,10 @@ class Method:
         """For each step the number of the sweep back that carries its loss, where there are several; weights then
         have one more axis in front, of the sweeps."""
         return None
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        """Time in forward passes, bytes beyond inputs and outputs, and what the result is: an estimate."""
+        return 1 + work.backward / work.forward, float(work.saved * length * batch), "the exact gradient"
 
     def prepare(self, plan: Plan) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""

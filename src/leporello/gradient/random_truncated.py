@@ -15,6 +15,7 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError
 from leporello.gradient.backward import Weighed
+from leporello.gradient.cost import Work
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +79,10 @@ class RandomTruncated(Weighed):
                 expected="a number above 2",
                 tries="alpha=4, or 6",
             )
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        time, memory, gives = super().cost(work, length, batch)
+        return time, memory, "an unbiased one, with noise" if self.clip_state is None else gives
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Drawn anew for every call."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError
 from leporello.gradient.backward import Weighed
+from leporello.gradient.cost import Work
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +76,10 @@ class Truncated(Weighed):
         if self.sweeps > 1:
             return [float(time > 0) for time in range(length)]
         return [float(time % self.steps != 0) for time in range(length)]
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        _, memory, _ = super().cost(work, length, batch)
+        return 1 + self.sweeps * work.backward / work.forward, memory, f"a biased one: {self.steps} steps back"
 
     def groups(self, length: int) -> Tensor | None:
         """Losses of successive stretches of `every` steps go to the sweeps in turn.

@@ -114,7 +114,8 @@ def work_of(loop: Loop) -> Work:
     """Counted in the graphs of the step and of its gradient, as they are run."""
     whole = part(loop)
     pair = save(whole, differentiate(whole, [port.kind == "invariant" and _floats(port) for port in whole.inputs]))
-    kept = [port for port in pair.forward.outputs if port.name.startswith(SAVED)]
+    made = zip(pair.forward.outputs, pair.forward.results, strict=True)
+    kept = [port for port, node in made if port.name.startswith(SAVED) and node.op != "placeholder"]
     floating = [port for port in whole.inputs if _floats(port)]
     return Work(
         forward=_operations(whole),

@@ -113,7 +113,8 @@ def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None =
 def work_of(loop: Loop) -> Work:
     """Counted in the graphs of the step and of its gradient, as they are run."""
     whole = part(loop)
-    pair = save(whole, differentiate(whole, [port.kind == "invariant" and _floats(port) for port in whole.inputs]))
+    learned = {name for name, value in loop.parameters.items() if value is None or value.requires_grad}
+    pair = save(whole, differentiate(whole, [port.name in learned and _floats(port) for port in whole.inputs]))
     made = zip(pair.forward.outputs, pair.forward.results, strict=True)
     kept = [port for port, node in made if port.name.startswith(SAVED) and node.op != "placeholder"]
     floating = [port for port in whole.inputs if _floats(port)]
@@ -122,7 +123,7 @@ def work_of(loop: Loop) -> Work:
         backward=_operations(prune(pair.backward)),
         saved=sum(math.prod(port.shape) * port.dtype.itemsize for port in kept),
         state=sum(math.prod(port.shape) for port in floating if port.kind == "state"),
-        parameters=sum(math.prod(port.shape) for port in floating if port.name in loop.parameters),
+        parameters=sum(math.prod(port.shape) for port in floating if port.name in learned),
         size=max((port.dtype.itemsize for port in floating), default=4),
     )
 

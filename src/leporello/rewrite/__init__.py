@@ -2,6 +2,7 @@
 
 from leporello.loop.part import part
 from leporello.rewrite.associate import associate
+from leporello.rewrite.clip import clip
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
@@ -10,4 +11,4 @@ from leporello.rewrite.reset import reset
 from leporello.rewrite.save import save
 from leporello.rewrite.weigh import weigh
 
-__all__ = ["associate", "differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]
+__all__ = ["associate", "clip", "differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]

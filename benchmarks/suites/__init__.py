@@ -10,11 +10,12 @@ from benchmarks.suites import (
     first,
     growth,
     memory,
+    methods,
     own,
     rate,
     stepwise,
 )
 
 SUITES: tuple[Suite, ...] = tuple(
-    module.SUITE for module in (beside_torch, own, rate, arguments, call, first, memory, growth, stepwise)
+    module.SUITE for module in (beside_torch, own, rate, arguments, call, first, memory, growth, stepwise, methods)
 )

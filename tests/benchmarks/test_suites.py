@@ -43,7 +43,7 @@ def figures(suite: Suite, case: Case) -> Measurement:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("name", ["torch", "own", "arguments", "memory", "growth"])
+@pytest.mark.parametrize("name", ["torch", "own", "arguments", "memory", "growth", "methods"])
 def test_a_suite_finds_what_it_promises(name: str) -> None:
     figures(NAMED[name], Case("RNN", SIZE))
 

@@ -73,7 +73,7 @@ def test_windows_side_by_side_are_one_method_however_they_are_written() -> None:
     assert lp.Truncated(3) == lp.Truncated(3, every=3)
     assert repr(lp.Truncated(3, every=3)) == "Truncated(steps=3)"
     assert repr(lp.Truncated(3, every=2, clip_state=1)) == "Truncated(steps=3, every=2, clip_state=1.0)"
-    assert lp.Truncated(3, every=2).sweeps == 2
+    assert lp.Truncated(3, every=2).sweeps_back == 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -63,7 +63,7 @@ class Truncated(Weighed):
             object.__setattr__(self, "every", None)
 
     @property
-    def sweeps(self) -> int:
+    def sweeps_back(self) -> int:
         """How many sweeps back carry the windows, so that in none of them two overlap."""
         return 1 if self.every is None else -(-self.steps // self.every)
 
@@ -73,13 +73,13 @@ class Truncated(Weighed):
         >>> Truncated(3).crossing(7)
         [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
         """
-        if self.sweeps > 1:
+        if self.sweeps_back > 1:
             return [float(time > 0) for time in range(length)]
         return [float(time % self.steps != 0) for time in range(length)]
 
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
         _, memory, _ = super().cost(work, length, batch)
-        return 1 + self.sweeps * work.backward / work.forward, memory, f"a biased one: {self.steps} steps back"
+        return 1 + self.sweeps_back * work.backward / work.forward, memory, f"a biased one: {self.steps} steps back"
 
     def groups(self, length: int) -> Tensor | None:
         """Losses of successive stretches of `every` steps go to the sweeps in turn.
@@ -87,7 +87,7 @@ class Truncated(Weighed):
         >>> Truncated(4, every=2).groups(7).tolist()
         [0, 0, 1, 1, 0, 0, 1]
         """
-        return None if self.every is None else torch.arange(length) // self.every % self.sweeps
+        return None if self.every is None else torch.arange(length) // self.every % self.sweeps_back
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """The same in every row, made on the device."""
@@ -96,10 +96,10 @@ class Truncated(Weighed):
             crosses = times % self.steps != 0
             return crosses.to(dtype).unsqueeze(1).expand(length, batch)
         ends = times + self.steps  # of a window that begins here, if it is one of the windows
-        sweeps = torch.arange(self.sweeps, device=device).unsqueeze(1)
-        begins = (ends % self.every == 0) & ((ends // self.every - 1) % self.sweeps == sweeps)
+        sweeps = torch.arange(self.sweeps_back, device=device).unsqueeze(1)
+        begins = (ends % self.every == 0) & ((ends // self.every - 1) % self.sweeps_back == sweeps)
         crosses = ~begins & (times != 0)
-        return crosses.to(dtype).unsqueeze(2).expand(self.sweeps, length, batch)
+        return crosses.to(dtype).unsqueeze(2).expand(self.sweeps_back, length, batch)
 
 
 def _refuse(argument: str, value: Any, expected: str) -> None:

@@ -43,7 +43,7 @@ def measure(case: Case, settings: Settings) -> Measurement:
     if is_long(case):
         outputs = exercise.weighting.numel() * exercise.weighting.element_size()
         peaks = {name: float(peak_bytes(task) - outputs) for name, task in tasks.items()}
-        figures["peak_bytes beyond outputs"] = peaks
+        figures["peak_bytes"] = peaks
         for name in KEPT:
             ratios[f"peak of {name} over full"] = ratio([peaks[name]], [peaks["full"]])
     return Measurement(case, figures=figures, ratios=ratios, rounds=len(found["full"]))

@@ -56,7 +56,7 @@ class _Windows(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         whole = _Whole(plan, length, batch)
         with same_matrices():
-            borders = _borders(plan, list(values), batch, windows(length, lengths[0]), whole.put)
+            borders = _borders(plan, list(values), batch, windows(length, lengths[0]), lengths[-1], whole.put)
         ctx.plan, ctx.length, ctx.batch, ctx.lengths, ctx.passing = plan, length, batch, lengths, passing
         ctx.save_for_backward(*values, *[state for border in borders[1:] for state in border])
         ctx.set_materialize_grads(False)
@@ -127,21 +127,26 @@ def _borders(
     values: list[Tensor],
     batch: int,
     stretches: Sequence[tuple[int, int]],
+    piece: int,
     put: Callable[[int, int, Sequence[Tensor]], None] | None = None,
 ) -> list[list[Tensor]]:
-    """The states before each window, by running them; the last window is run only if its outputs are asked for."""
+    """The states before each window, by running them; the last window is run only if its outputs are asked for.
+
+    piece   steps that are run together: what they need beside their results is there only as long
+    """
     states = [values[place] for place in _places(plan).values()]
     found = []
     for start, end in stretches:
         found.append(states)
         if put is None and end == stretches[-1][1]:
             break
-        cut = _cut(plan, values, start, end, states)
-        outputs, _ = run_sweep(plan.plain, end - start, batch, [cut[place] for place in plan.plain_places])
-        after = {p.name: v for p, v in zip(plan.loop.outputs, outputs, strict=True) if p.kind == "state"}
-        states = [after[name].clone() for name in _places(plan)]
-        if put is not None:
-            put(start, end, outputs)
+        for first, last in [(start + a, start + b) for a, b in windows(end - start, piece)]:
+            cut = _cut(plan, values, first, last, states)
+            outputs, _ = run_sweep(plan.plain, last - first, batch, [cut[place] for place in plan.plain_places])
+            after = {p.name: v for p, v in zip(plan.loop.outputs, outputs, strict=True) if p.kind == "state"}
+            states = [after[name].clone() for name in _places(plan)]
+            if put is not None:
+                put(first, last, outputs)
     return found
 
 
@@ -168,7 +173,7 @@ class _Way:
                 begun = list(self.values)
                 for place, state in zip(_places(self.plan).values(), states, strict=True):
                     begun[place] = state
-                self.back(inner, _borders(self.plan, begun, self.batch, inner), lengths[1:])
+                self.back(inner, _borders(self.plan, begun, self.batch, inner, lengths[-1]), lengths[1:])
             else:
                 self._window(start, end, states)
 

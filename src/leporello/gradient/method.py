@@ -51,6 +51,11 @@ class Method:
         """
         return None
 
+    @property
+    def weights_stay(self) -> bool:
+        """Whether weights are the same at every call of one length and batch; then they are asked for once."""
+        return False
+
     def groups(self, length: int) -> Tensor | None:
         """For each step the number of the sweep back that carries its loss, where there are several; weights then
         have one more axis in front, of the sweeps."""

@@ -81,6 +81,10 @@ class Truncated(Weighed):
         _, memory, _ = super().cost(work, length, batch)
         return 1 + self.sweeps_back * work.backward / work.forward, memory, f"a biased one: {self.steps} steps back"
 
+    @property
+    def weights_stay(self) -> bool:
+        return True
+
     def groups(self, length: int) -> Tensor | None:
         """Losses of successive stretches of `every` steps go to the sweeps in turn.
 

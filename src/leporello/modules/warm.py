@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.engine import bridge
 from leporello.engine.choice import Choice
-from leporello.engine.passing import ALL
+from leporello.engine.passing import ALL, Passing
 from leporello.engine.plan import Plan
 from leporello.errors import LeporelloError
 from leporello.gradient.full import Full
@@ -78,6 +78,7 @@ class Warm:
         self.sequence = call.sequences[0][0]
         self.home = {"device": call.device, "dtype": _floating(call)}
         self.exact = type(gradient) is Full and gradient.clip_state is None
+        self.passes: tuple[int, int, Passing] = (0, 0, ALL)  # of the last call, with its length and batch
         self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
         self.zeros = _zeros(cell, call, given is not None)
         self.begun: tuple[int, list[Tensor]] = (0, [])  # of the last call: rows, and states of zeros
@@ -110,11 +111,21 @@ class Warm:
                     return None
             values = self.values(inputs, states, length, batch, beside)
         past = None if beside is None else beside.get(("sequence", "call.past"))
-        passes = ALL if self.exact else passing(self.gradient, length, batch, inputs.device, self.weighed, past)
+        passes = ALL if self.exact else self._passing(length, batch, past)
         plan = self.plan
         if self.trains:
             return self.in_trees(self.trained(plan, values, length, batch, passes))
         return self.in_trees(self.plain(plan, values, length, batch))
+
+    def _passing(self, length: int, batch: int, past: Tensor | None) -> Passing:
+        """What each step passes back; of the last call where it is the same again."""
+        if past is not None or not self.gradient.weights_stay or not torch.is_grad_enabled():
+            return passing(self.gradient, length, batch, self.device, self.weighed, past)
+        if self.passes[:2] != (length, batch):
+            found = passing(self.gradient, length, batch, self.device, self.weighed, None)
+            whole = None if found.weights is None else found.weights.contiguous()
+            self.passes = (length, batch, Passing(whole, found.groups, found.limit))
+        return self.passes[2]
 
     def in_trees(self, results: Sequence[Tensor]) -> Run:
         """Results as the user wrote them."""

@@ -25,7 +25,22 @@ def fixed() -> Figure:
     return lp.analysis.fixed_points(lp.Recurrent(pair), torch.zeros(1), starts=200).plot()
 
 
-PLOTS: dict[str, Callable[[], Figure]] = {"flow": flow, "fixed": fixed}
+def methods() -> Figure:
+    torch.manual_seed(0)
+    net = lp.Recurrent(lp.Elman(3, 32, 2))
+    net.cell.W.data *= 1.6
+    compared = {
+        "full": lp.Full(),
+        "checkpointed": lp.Checkpointed(),
+        "windows of 10": lp.Truncated(10),
+        "10 steps back": lp.Truncated(10, every=1),
+        "cut at random": lp.RandomTruncated(0.9),
+    }
+    inputs = torch.randn(60, 4, 3)
+    return lp.analysis.bias_and_variance(net, inputs, lambda output: output.square().sum(-1), compared).plot()
+
+
+PLOTS: dict[str, Callable[[], Figure]] = {"flow": flow, "fixed": fixed, "methods": methods}
 
 
 def test_every_plot_is_on_the_page() -> None:

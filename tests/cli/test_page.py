@@ -29,6 +29,10 @@ def test_a_drawing_of_the_page_is_the_one_printed(picture: list[str]) -> None:
     assert drawn(*picture) in PAGE
 
 
+def test_the_flow_of_the_page_is_the_one_printed() -> None:
+    assert f"```\n{drawn('flow', 'elman:3,32,2', '--length', 60, '--batch', 4)}```" in PAGE
+
+
 def test_the_tables_name_every_option_and_suffix() -> None:
     commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     options = {name for command in commands for option in command.params for name in option.opts if name[:2] == "--"}

@@ -4,16 +4,20 @@ from leporello.analysis.fixed_points import FixedPoints, fixed_points
 from leporello.analysis.flow import GradientFlow, gradient_flow
 from leporello.analysis.jacobians import Jacobians, jacobians
 from leporello.analysis.lyapunov import Lyapunov, lyapunov
+from leporello.analysis.methods import BiasAndVariance, Measured, bias_and_variance
 from leporello.analysis.reach import Reach, reach
 from leporello.analysis.terms import Terms, terms
 
 __all__ = [
+    "BiasAndVariance",
     "FixedPoints",
     "GradientFlow",
     "Jacobians",
     "Lyapunov",
+    "Measured",
     "Reach",
     "Terms",
+    "bias_and_variance",
     "fixed_points",
     "gradient_flow",
     "jacobians",

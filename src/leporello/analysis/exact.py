@@ -37,7 +37,7 @@ def exact(
     first = not one_step and net.batch_first
     with torch.no_grad():
         call = understood(net.cell, inputs, state, batch_first=first, one_step=one_step, **arguments)
-    return _wide_net(net), _wide_call(call, draws)
+    return wide_net(net), _wide_call(call, draws)
 
 
 def wide(leaf: Any) -> Any:
@@ -49,7 +49,8 @@ def wide(leaf: Any) -> Any:
     return leaf.detach().double() if leaf.is_floating_point() else leaf
 
 
-def _wide_net(net: Recurrent) -> Recurrent:
+def wide_net(net: Recurrent) -> Recurrent:
+    """The net in float64, itself where it is so already."""
     narrow = [leaf for leaf in (*net.cell.parameters(), *net.cell.buffers()) if wide(leaf).dtype != leaf.dtype]
     if not narrow:
         return net

@@ -16,13 +16,14 @@ from torch import Tensor
 from leporello.analysis.carried import back
 from leporello.analysis.decay import draw_decay
 from leporello.analysis.exact import wide
+from leporello.analysis.losses import refuse_no_loss, row_by_row
 from leporello.analysis.paper import headed, heat, sheets
 from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
 from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
-from leporello.errors import ArgumentError, LeporelloError
-from leporello.loop.state import Tree, described, leaves_of, map_leaves
+from leporello.errors import ArgumentError
+from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.words import Words
 from leporello.rewrite.loss import unreduced
@@ -153,12 +154,7 @@ def _gains(norms: Tensor) -> Tensor:
 
 def _at_the_outputs(steps: Steps, loss: Callable[..., Tensor], targets: Tree, words: Words) -> Tensor:
     """The gradient of each loss with respect to the output of its step: (length, 1, batch, outputs)."""
-    if not callable(loss):
-        raise ArgumentError(
-            "the argument 'loss' is no function.",
-            came=described(loss),
-            expected="loss(output) -> a number per row; loss(output, target) with targets=",
-        )
+    refuse_no_loss(loss)
     per_row = unreduced(loss)
     wanted = None if targets is None else _targets(steps, words.taken(map_leaves(wide, targets)), words)
     found = []
@@ -167,7 +163,7 @@ def _at_the_outputs(steps: Steps, loss: Callable[..., Tensor], targets: Tree, wo
         output = steps.output_layout.joined(floating, steps.batch).requires_grad_()
         given = () if wanted is None else (map_leaves(lambda leaf: leaf[time], wanted),)  # noqa: B023
         with torch.enable_grad():
-            rows = _row_by_row(per_row, steps.output_tree(time, output), given, steps.batch)
+            rows = row_by_row(per_row, steps.output_tree(time, output), given, steps.batch)
             gradient = torch.zeros_like(output)
             if rows.requires_grad:
                 (gradient,) = torch.autograd.grad(rows.sum(), output, materialize_grads=True)
@@ -184,26 +180,3 @@ def _targets(steps: Steps, targets: Tree, words: Words) -> Tree:
                 expected=words.shape(steps.length, steps.batch, "..."),
             )
     return targets
-
-
-def _row_by_row(loss: Callable[..., Any], output: Tree, target: tuple[Tree, ...], batch: int) -> Tensor:
-    """The loss of each row, (batch,)."""
-    try:
-        found = loss(output, *target)
-    except LeporelloError:
-        raise
-    except Exception as error:
-        raise ArgumentError(
-            "the argument 'loss' fails on one step's output" + (" and target." if target else "."),
-            says=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            came=", ".join(map(described, (output, *target))),
-            tries=None if target else "targets=, if the loss compares the output with something",
-        ) from error
-    if not isinstance(found, Tensor) or not found.dim() or found.shape[0] != batch or found.is_complex():
-        raise ArgumentError(
-            "the argument 'loss' gives no number per row.",
-            came=described(found),
-            expected=f"[{batch}], or [{batch}, ...], which is averaged: {batch} rows are in the batch",
-            tries="lambda output: output.square().sum(-1); no sum or mean over rows",
-        )
-    return found if found.dim() == 1 else found.flatten(1).mean(1)

@@ -47,6 +47,41 @@ def share(value: float) -> str:
     return f"{value:.1f}x" if value < 10 else f"{value:,.0f}x" if value < 1e4 else f"{value:.0e}x"
 
 
+def duration(seconds: float) -> str:
+    """A time as a person writes it.
+
+    >>> [duration(value) for value in (0.000042, 0.0034, 0.25, 3.14159, math.nan)]
+    ['42 µs', '3.4 ms', '250 ms', '3.1 s', '-']
+    """
+    if math.isnan(seconds):
+        return "-"
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.{1 if seconds < 10 * unit else 0}f} {name}"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def size(count: float) -> str:
+    """Bytes as a person writes them.
+
+    >>> [size(value) for value in (0, 812, 4_096, 1_250_000, 3e9)]
+    ['0 B', '812 B', '4.1 kB', '1.2 MB', '3.0 GB']
+    """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.{1 if count < 10 * unit else 0}f} {name}"
+    return f"{count:.0f} B"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a row.
+
+    >>> listed(["one"]), listed(["one", "two"]), listed(["one", "two", "three"])
+    ('one', 'one and two', 'one, two and three')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def some(most: int) -> list[int]:
     """Some numbers from 1 to the most, each about twice the one before.
 

@@ -10,11 +10,15 @@ import typer
 from leporello.cli.cache import cache
 from leporello.cli.draw import draw
 from leporello.cli.explain import explain
+from leporello.cli.flow import flow
+from leporello.cli.methods import methods
 from leporello.cli.saying import in_words, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(in_words(draw))
 app.command()(in_words(explain))
+app.command()(in_words(flow))
+app.command()(in_words(methods))
 app.command()(in_words(cache))
 
 
@@ -30,4 +34,4 @@ def about(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
-    """Recurrent networks: one step, drawn folded and unfolded, and how it would run."""
+    """Recurrent networks: one step, drawn folded and unfolded, how it would run, and where its gradients go."""

@@ -59,6 +59,14 @@ class Subject:
         first = (batch, length) if getattr(self.net, "batch_first", False) else (length, batch)
         return torch.zeros(*first, *self.shape, dtype=self.dtype)
 
+    def random_inputs(self, length: int, batch: int) -> Tensor | None:
+        """Random ones: normal numbers; class indices that every embedding of the cell has, all 0 where it has none."""
+        zeros = self.inputs(length, batch)
+        if zeros is None or zeros.is_floating_point():
+            return None if zeros is None else torch.randn_like(zeros)
+        tables = [part for part in self.given.modules() if isinstance(part, nn.Embedding)]
+        return torch.randint_like(zeros, min((table.num_embeddings for table in tables), default=1))
+
     def targets(self, length: int, batch: int) -> Tensor:
         """Zeros in the place of what is fed back."""
         leaf = self.net.feedback_leaf() if isinstance(self.net, Recurrent) else None

@@ -15,14 +15,17 @@ from pathlib import Path
 from leporello.errors import ArgumentError, LeporelloError
 
 
-def writable(file: Path, suffixes: Collection[str]) -> Path:
-    """The path, if it can be written: asked before the work is done."""
+def writable(file: Path, suffixes: Collection[str], example: str = "--out picture.svg") -> Path:
+    """The path, if it can be written: asked before the work is done.
+
+    example   of how a file is named
+    """
     if file.suffix.lower() not in suffixes:
         raise ArgumentError(
             f"'{file.suffix}' tells no format." if file.suffix else "the file has no suffix to tell its format.",
             came=file,
             expected=", ".join(suffixes),
-            tries="--out picture.svg",
+            tries=example,
         )
     path = Path(os.path.realpath(file))  # a link stays one: what it points to is written
     try:

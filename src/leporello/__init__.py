@@ -17,7 +17,7 @@ from leporello.cells import (
     TimeDelay,
     ZoneoutLSTM,
 )
-from leporello.gradient import Checkpointed, Full, RandomTruncated, Truncated
+from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
 from leporello.loop.cell import Cell
 from leporello.loop.loop import Loop
 from leporello.loop.naming import named
@@ -28,6 +28,7 @@ from leporello.modules.feedback import Feedback
 from leporello.modules.files import load, save
 from leporello.modules.fold import fold
 from leporello.modules.layers import Layers
+from leporello.modules.online import online
 from leporello.modules.record import record
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.resets import resets_after
@@ -62,11 +63,14 @@ __all__ = [
     "Truncated",
     "RandomTruncated",
     "Checkpointed",
+    "RTRL",
+    "UORO",
     "GradientReport",
     "check_gradients",
     "Loop",
     "fold",
     "named",
+    "online",
     "record",
     "stream",
     "detach",

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 import leporello as lp
-from leporello import gradient
 from leporello.analysis import bias_and_variance
 from leporello.cli.method_names import METHODS, methods_of
-from leporello.gradient import Method
 from tests.cli.running import drawn, leporello, refused
 
 SHORT = ("--length", 7, "--batch", 3, "--draws", 4)
 
 
 def test_methods_are_written_with_their_numbers() -> None:
-    assert methods_of("full, truncated:35,truncated:35:5,random,random:0.5,checkpointed,Checkpointed:7") == {
+    assert methods_of("full, truncated:35,truncated:35:5,random,random:0.5,checkpointed,Checkpointed:7,rtrl,uoro") == {
         "full": lp.Full(),
         "truncated:35": lp.Truncated(35),
         "truncated:35:5": lp.Truncated(35, every=5),
@@ -28,19 +25,14 @@ def test_methods_are_written_with_their_numbers() -> None:
         "random:0.5": lp.RandomTruncated(0.5),
         "checkpointed": lp.Checkpointed(),
         "Checkpointed:7": lp.Checkpointed(7),
+        "rtrl": lp.RTRL(),
+        "uoro": lp.UORO(),
     }
 
 
-@pytest.mark.parametrize("name", ["rtrl", "uoro"])
-def test_methods_are_looked_up_when_they_are_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Other(Method):
-        pass
-
-    monkeypatch.setattr(gradient, name.upper(), Other, raising=False)
-    assert methods_of(name) == {name: Other()}
-    monkeypatch.delattr(gradient, name.upper())
-    assert f"{name.upper()} is not part of this version" in refused("methods", "rnn", "--methods", name)
+def test_methods_that_go_forward_in_time_are_compared_too() -> None:
+    told = leporello("methods", "rnn:2,3", *SHORT, "--methods", "rtrl,uoro").stdout
+    assert "rtrl is exact; uoro is right on average" in told
 
 
 @pytest.mark.parametrize(

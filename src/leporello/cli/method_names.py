@@ -33,26 +33,13 @@ class Written:
     make: Callable[..., Method]
 
 
-def _own(name: str) -> Callable[..., Method]:
-    """The class of that name, looked for when it is asked for."""
-
-    def made(*numbers: Any) -> Method:
-        try:
-            kind = getattr(gradient, name)
-        except AttributeError:
-            raise ArgumentError(f"the gradient method {name} is not part of this version.") from None
-        return kind(*numbers)
-
-    return made
-
-
 METHODS = {
     "full": Written("full", (), 0, gradient.Full),
     "truncated": Written("truncated:STEPS or truncated:STEPS:EVERY", (int, int), 1, gradient.Truncated),
     "random": Written("random or random:KEEP", (float,), 0, gradient.RandomTruncated),
     "checkpointed": Written("checkpointed or checkpointed:EVERY", (int,), 0, gradient.Checkpointed),
-    "rtrl": Written("rtrl", (), 0, _own("RTRL")),
-    "uoro": Written("uoro", (), 0, _own("UORO")),
+    "rtrl": Written("rtrl", (), 0, gradient.RTRL),
+    "uoro": Written("uoro", (), 0, gradient.UORO),
 }
 
 

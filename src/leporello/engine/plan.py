@@ -45,6 +45,7 @@ class Sweep:
     shared    outputs that may lie in memory of an input or of another output
     device    the kind of device it runs on
     windows   from length and batch to the stretches of steps it goes through
+    alone     whether every stage runs one step at a time
     """
 
     loop: Loop
@@ -54,6 +55,7 @@ class Sweep:
     shared: tuple[int, ...]
     device: str
     windows: Windows
+    alone: bool = False
 
     @staticmethod
     def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
@@ -74,6 +76,15 @@ class Sweep:
     def without_befores(self) -> Sweep:
         """The same for who asks for outputs alone: no sequence then lies in a larger piece of memory."""
         return replace(self, function=sweep_of(self.program, {}, self.windows))
+
+    def step_by_step(self) -> Sweep:
+        """The same in windows of one step: for a loop with values too large to stand there for many."""
+        order = slice(None, None, -1 if self.loop.reverse else 1)
+
+        def windows(length: int, batch: int) -> list[tuple[int, int]]:
+            return [(time, time + 1) for time in range(length)][order]
+
+        return replace(self, function=sweep_of(self.program, {}, windows), windows=windows, alone=True)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leporello.engine import checkpoint
 from leporello.engine.passing import Passing
-from leporello.engine.plan import Plan
+from leporello.engine.plan import Plan, Sweep
 from leporello.errors import ArgumentError
 from leporello.gradient.backward import Backward
 from leporello.gradient.cost import Work
@@ -61,6 +61,18 @@ class Checkpointed(Backward):
     def prepare(self, plan: Plan) -> None:
         super().prepare(plan)
         _ = plan.plain, plan.plain_places
+
+    def sweeps(self, plan: Plan) -> list[tuple[str, Sweep]]:
+        return [("forward", plan.plain), ("forward again, window by window", plan.forward), ("backward", plan.backward)]
+
+    def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
+        every = self.lengths(length)
+        states = [port for port in plan.loop.inputs if port.kind == "state"]
+        size = (
+            sum(port.dtype.itemsize * math.prod(port.shape) for port in states) * batch * math.ceil(length / every[0])
+        )
+        inner = "".join(f", then every {steps}" for steps in every[1:])
+        return [f"saved    the state every {every[0]:,} steps{inner}: {size:,} bytes"]
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
         return checkpoint.call(plan, values, length, batch, self.lengths(length), passing)

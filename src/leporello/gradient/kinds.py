@@ -6,7 +6,9 @@ from leporello.gradient.checkpointed import Checkpointed
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.gradient.random_truncated import RandomTruncated
+from leporello.gradient.rtrl import RTRL
 from leporello.gradient.truncated import Truncated
+from leporello.gradient.uoro import UORO
 
 
 def kinds(length: int) -> list[Method]:
@@ -19,4 +21,6 @@ def kinds(length: int) -> list[Method]:
         RandomTruncated(),
         Checkpointed(),
         Checkpointed(levels=2),
+        RTRL(),
+        UORO(),
     ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leporello.engine import bridge
 from leporello.engine.passing import Passing
-from leporello.engine.plan import Plan
+from leporello.engine.plan import Plan, Sweep
 from leporello.gradient.cost import Work
 from leporello.loop.loop import Loop
 
@@ -21,7 +21,15 @@ class Method:
     """How the gradient goes back through the steps; a method of one's own derives from it.
 
     A method is compared by value and can be hashed (a frozen dataclass is both): plans are remembered by it.
+
+    backwards      whether it goes back in time: only then inputs and targets get gradients
+    random         whether the same call has another gradient each time
+    by_reference   what the engine `reference` does with it, in words
     """
+
+    backwards = True
+    random = False
+    by_reference = "the whole step, one after another, with torch's own autograd"
 
     @property
     def limit(self) -> float | None:
@@ -68,6 +76,14 @@ class Method:
     def prepare(self, plan: Plan) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
         plan.prepare()
+
+    def sweeps(self, plan: Plan) -> list[tuple[str, Sweep]]:
+        """The sweeps of a call that trains, each with its title, in the order in which they run."""
+        return [("forward", plan.forward), ("backward", plan.backward)]
+
+    def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
+        """What lies in memory between the sweeps, in words; none for what the plan's own forward sweep saves."""
+        return []
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
         """Outputs in the order of the plan's loop, differentiable with respect to the values the plan wants."""

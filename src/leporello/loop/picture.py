@@ -107,7 +107,7 @@ def strip_picture(
     _check(times, shown, steps)
     strip = Strip.of(steps, bool(view.ended), times, ends, shown, whole=whole)
     picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_words(name, view, steps))
-    if gradient is not None and not hasattr(gradient, "crossing"):
+    if gradient is not None and not (hasattr(gradient, "crossing") and getattr(gradient, "backwards", True)):
         raise ArgumentError(
             "the argument 'gradient' carries nothing back along the strip.",
             came=repr(gradient),

@@ -80,14 +80,20 @@ def check_gradients(
             expected="lp.Recurrent",
             tries="check its parts one by one, or lp.Recurrent(cell)",
         )
+    if net.gradient.random:
+        raise ArgumentError(
+            f"the gradients of {net.gradient} are random: only their mean can be compared.",
+            tries="net.gradient = lp.RTRL(), whose gradients are that mean",
+        )
     draws = net.draw(inputs, state, **arguments)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         call = understood(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
-    fast = _Side.of(net, _on_leaves_of_its_own(call, lambda leaf: leaf), draws)
+    whole = net.gradient.backwards
+    fast = _Side.of(net, _on_leaves_of_its_own(call, lambda leaf: leaf, whole), draws)
     exact = copy.deepcopy(net)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide), [_wide(draw) for draw in draws])
+    slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide, whole), [_wide(draw) for draw in draws])
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
         values, found = fast.run(lambda: net._run(fast.call, passing), seed)
@@ -104,15 +110,15 @@ def check_gradients(
     return report
 
 
-def _on_leaves_of_its_own(call: Any, function: Any) -> Any:
-    """The call on leaves of its own that require gradients."""
+def _on_leaves_of_its_own(call: Any, function: Any, of_inputs: bool) -> Any:
+    """The call on leaves of its own that require gradients; inputs only where they get one."""
 
-    def own(leaf: Any) -> Any:
+    def own(leaf: Any, requires: bool = True) -> Any:
         if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
             return leaf
-        return function(leaf.detach()).clone().requires_grad_()
+        return function(leaf.detach()).clone().requires_grad_(requires)
 
-    inputs, state = map_leaves(own, call.inputs), map_leaves(own, call.state)
+    inputs, state = map_leaves(lambda leaf: own(leaf, of_inputs), call.inputs), map_leaves(own, call.state)
     names = [name for name, _ in call.states]
     return replace(
         call,

@@ -4,7 +4,8 @@ The compiler reads `in_graph` line by line, so it holds nothing but lists of ten
 operator does what an eager call does, on tensors that hold no numbers: it understands the arguments, finds a plan, and
 leaves the sweeps of `engine/registered.py` in the graph, with what they read. Knows networks; knows no cell.
 
-Not compiled: a PackedSequence. Gradients of gradients: torch has none of what it compiled.
+Not compiled: a PackedSequence; a gradient method with sweeps of its own. Gradients of gradients: torch has none of what
+it compiled.
 """
 
 from __future__ import annotations
@@ -228,11 +229,13 @@ def _refuse_method(net: Recurrent) -> None:
     """One sweep back, with a weight or none, is what a graph has an operator for."""
     method = net.gradient
     own = type(method).run is not Method.run or method.groups(1) is not None
+    if not torch.is_grad_enabled():
+        return
     if own or (method.limit is not None and net.engine == "reference"):
         raise ArgumentError(
             f"the gradient method {method!r} is not compiled.",
             expected="lp.Full(), lp.Truncated(steps) or lp.RandomTruncated()",
-            tries="torch.compiler.disable around the network",
+            tries="call the network outside of what is compiled; or under torch.no_grad(), if no gradient is wanted",
         )
 
 

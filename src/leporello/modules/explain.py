@@ -8,7 +8,7 @@ from __future__ import annotations
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan, Sweep
 from leporello.gradient.method import Method
-from leporello.loop.stages import Split, Stage
+from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
 from leporello.rewrite.save import SAVED
 
@@ -31,24 +31,26 @@ def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch
     if trains:
         lines.append(f"gradient {gradient}")
     if choice.engine == "reference":
-        lines.append("         the whole step, one after another, with torch's own autograd")
+        lines.append(f"         {gradient.by_reference if trains else Method.by_reference}")
+        lines += gradient.kept(plan, length, batch) if trains else []
         return "\n".join(lines) + "\n"
-    forward = plan.forward if trains else plan.plain
-    lines += ["forward", *_stages(forward.program.split, length * batch, batch), *_sources(forward)]
+    for title, sweep in gradient.sweeps(plan) if trains else [("forward", plan.plain)]:
+        lines += [title, *_stages(sweep, length, batch), *_sources(sweep)]
     if trains:
-        lines += ["backward", *_stages(plan.backward.program.split, length * batch, batch), *_sources(plan.backward)]
-        lines += _saved(plan, length, batch)
+        lines += gradient.kept(plan, length, batch) or _saved(plan, length, batch)
     else:
         lines.append("saved    nothing: no gradient is asked for")
     return "\n".join(lines) + "\n"
 
 
-def _stages(split: Split, rows: int, batch: int) -> list[str]:
-    lines = ["  parallel: no step waits for another"] if split.parallel else []
+def _stages(sweep: Sweep, length: int, batch: int) -> list[str]:
+    split, rows = sweep.program.split, batch if sweep.alone else length * batch
+    titles = {**_TITLES, "at once": _TITLES["inside"]} if sweep.alone else _TITLES
+    lines = ["  parallel: no step waits for another"] if split.parallel and not sweep.alone else []
     for stage in split.stages:
         shifts = [name for name in stage.states if stage.kind != "inside"]
         if stage.operators or shifts:
-            lines.append(f"  {_TITLES[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
+            lines.append(f"  {titles[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
         if stage.kind == "inside":
             states = ", ".join(f"{name} {value_text(split.loop.delays[name][1].meta['val'])}" for name in stage.states)
             lines.append(f"  {'':<18} states: {states}")

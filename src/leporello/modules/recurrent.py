@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
         return outputs, state
 
     cell         an lp.Cell, or any module or function (x, state) -> (output, next state)
-    gradient     how gradients are computed: lp.Full(), or lp.Truncated(35) within windows
+    gradient     how gradients are computed: lp.Full(), lp.Truncated(35) within windows, lp.RTRL(), lp.UORO()
     engine       "auto", "cpu", "stepwise" or "reference"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
 

@@ -5,10 +5,27 @@ from leporello.rewrite.associate import associate
 from leporello.rewrite.clip import clip
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
+from leporello.rewrite.influence import influence
+from leporello.rewrite.linearize import Linear
 from leporello.rewrite.mask import mask
 from leporello.rewrite.prune import prune
+from leporello.rewrite.rank_one import rank_one
 from leporello.rewrite.reset import reset
 from leporello.rewrite.save import save
 from leporello.rewrite.weigh import weigh
 
-__all__ = ["associate", "clip", "differentiate", "force", "mask", "part", "prune", "reset", "save", "weigh"]
+__all__ = [
+    "Linear",
+    "associate",
+    "clip",
+    "differentiate",
+    "force",
+    "influence",
+    "mask",
+    "part",
+    "prune",
+    "rank_one",
+    "reset",
+    "save",
+    "weigh",
+]

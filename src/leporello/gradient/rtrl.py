@@ -1,0 +1,64 @@
+"""`RTRL`: the exact gradient, forward in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leporello.engine.plan import Plan
+from leporello.gradient.cost import Work
+from leporello.gradient.forward import ForwardMethod
+from leporello.loop.loop import Loop
+from leporello.rewrite.influence import carrier, influence, through
+from leporello.rewrite.linearize import Key, Linear, count, key, total
+
+
+@dataclass(frozen=True)
+class RTRL(ForwardMethod):
+    """Real-time recurrent learning: the gradient of `lp.Full`, carried along with the state.
+
+        for t in range(length):
+            gradient += (do/ds)ᵀ g[t] · J + (do/dp)ᵀ g[t]     g[t] the gradient that arrives at outputs[t]
+            J = (ds'/ds) J + ds'/dp                            J: the influence of a parameter p on the state s
+
+    Memory does not grow with the length: for each row it is the size of the state times that of the parameters.
+    Gradients reach parameters and the initial state, not the inputs. For learning while the sequence still comes see
+    `lp.online`.
+
+    >>> lp.Recurrent(lp.GRU(3, 4), gradient=RTRL()).gradient
+    RTRL()
+    """
+
+    def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
+        """A product of the step's Jacobian with the influence, at every step."""
+        carried = work.state * work.parameters
+        time = 2 + (work.backward + 2 * work.state * carried) / work.forward
+        return time, float(2 * carried * work.size * batch), "the exact gradient"
+
+    def carrying(self, linear: Linear) -> Loop:
+        return influence(linear)
+
+    def engine(self, plan: Plan) -> str:
+        """Torch's operators in the place of kernels: a product of matrices for each row is faster there."""
+        return "stepwise" if plan.engine == "cpu" else plan.engine
+
+    def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
+        """No influence yet; that of the initial state on itself is the identity."""
+        found: dict[Key, Tensor] = {}
+        for port in linear.influencing:
+            own = carrier(port, linear)
+            value = torch.zeros(batch, *own.shape, dtype=own.dtype, device=own.device)
+            if port.kind == "state":
+                value.view(batch, linear.size, -1)[:, linear.place(port)] = torch.eye(
+                    count(port), dtype=own.dtype, device=own.device
+                )
+            found[key(own)] = value
+        return found
+
+    def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
+        return {
+            key(total(port)): through(port, arriving, states[key(carrier(port, linear))]) for port in linear.influencing
+        }

@@ -74,7 +74,7 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
-class GraphGone(LeporelloError, RuntimeError):
+class GraphGone(LeporelloError, ValueError):
     """A gradient was to go back through steps whose record is no longer there, or no longer true."""
 
 

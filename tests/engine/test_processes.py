@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
 def test_children_that_begin_afresh_and_race_for_a_kernel_all_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net, x = lp.Recurrent(lp.GRU(3, 4), engine="cpu"), torch.randn(5, 8, 3)
+    net, x = lp.Recurrent(lp.GRU(3, 11), engine="cpu"), torch.randn(5, 8, 3)  # no other test has built it otherwise
     wanted = _gradient(net, x)
     monkeypatch.setenv("LEPORELLO_CACHE", str(tmp_path / "empty"))
     afresh = multiprocessing.get_context("spawn")

@@ -12,7 +12,7 @@ from leporello.errors import ArgumentError
 from tests.cells.examples import EXAMPLES
 from tests.errors.said import said
 from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, weighed
+from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, thoroughly, weighed
 
 METHODS = (
     lp.Checkpointed(),
@@ -36,7 +36,7 @@ def test_it_is_the_exact_gradient_for_every_window(name: str, engine: str) -> No
             close(case.by_net(method, engine), wanted, TOLERANCE, f"{method}: gradient")
 
 
-@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+@pytest.mark.parametrize("engine", ["stepwise", *thoroughly("cpu")])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_cell_has_its_exact_gradient(name: str, engine: str) -> None:
     cell = shaken(EXAMPLES[name]())

@@ -49,7 +49,7 @@ def test_second_derivatives_are_those_of_the_loop_with_detach(name: str, engine:
 
 
 @pytest.mark.parametrize(
-    "engine", [pytest.param(engine, marks=[pytest.mark.slow] * (engine == "stepwise")) for engine in ENGINES]
+    "engine", [pytest.param(engine, marks=[pytest.mark.slow] * (engine != "reference")) for engine in ENGINES]
 )
 @pytest.mark.parametrize(("method", "steps"), [(lp.Truncated(STEPS), STEPS), (lp.Full(), LENGTH)], ids=repr)
 def test_so_are_third_and_fourth_derivatives(method: Any, steps: int, engine: str) -> None:

@@ -15,9 +15,9 @@ from benchmarks.memory import peak_bytes
 from leporello.errors import ArgumentError
 from tests.benchmarks.made import Calling
 from tests.errors.said import said
-from tests.modules.twins import close, gradients, normal, shaken, somewhere
+from tests.modules.twins import close, gradients, normal, shaken, somewhere, thoroughly
 
-ENGINES = ("stepwise", "reference")
+ENGINES = ("stepwise", *thoroughly("reference"))
 METHODS = [lp.RTRL(), lp.UORO()]
 
 

@@ -34,6 +34,7 @@ def test_rtrl_arrives(engine: str) -> None:
     assert trained_online(lp.RTRL(), 1e-4, 3000, engine) == pytest.approx(BEST, abs=2e-5)
 
 
+@pytest.mark.slow
 def test_uoro_arrives_in_spite_of_its_noise() -> None:
     """From 0.5: of 200 seeds all are within 0.03 after 20,000 steps."""
     torch.manual_seed(0)

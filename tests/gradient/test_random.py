@@ -74,8 +74,10 @@ def test_the_mean_of_many_draws_is_the_exact_gradient(name: str, engine: str) ->
     state = normal(1, 3, seed=3).expand(copies, 3).contiguous().requires_grad_()
     sources = [*cell.parameters(), state]
 
+    net = lp.Recurrent(cell, engine=engine)
+
     def gradient(method: Any) -> list[Tensor]:
-        outputs, _ = lp.Recurrent(cell, gradient=method, engine=engine)(inputs, state)
+        outputs, _ = net(inputs, state, gradient=method)
         found = torch.autograd.grad(outputs.square().sum() / copies, sources)
         return [*found[:-1], found[-1].sum(0)]
 

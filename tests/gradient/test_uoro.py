@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from tests.modules.twins import close, gradients, normal, shaken, somewhere
+from tests.modules.twins import close, gradients, normal, shaken, somewhere, thoroughly
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
-ENGINES = ("stepwise", "reference")
+ENGINES = ("stepwise", *thoroughly("reference"))
 CALLS, COPIES = 40, 1500  # 60,000 draws: copies of one row in one batch have signs of their own
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import leporello as lp
 from tests.modules.compiling import _compiler_begins_anew, agrees_with_eager, compiled  # noqa: F401
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, state_like
+from tests.modules.twins import ENGINES, FASTEST, close, normal, shaken, somewhere, state_like
 
 LENGTHS = torch.tensor([5, 1, 3])
 
@@ -43,7 +43,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_compiled_net_gives_what_it_gives_by_itself(cell: str, engine: str) -> None:
     net = lp.Recurrent(shaken(CELLS[cell]()), engine=engine)

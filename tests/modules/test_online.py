@@ -13,9 +13,9 @@ from benchmarks.memory import peak_bytes
 from leporello.errors import ArgumentError, MissingState, UntraceableStep
 from tests.benchmarks.made import Calling
 from tests.errors.said import said
-from tests.modules.twins import close, normal, shaken, state_like
+from tests.modules.twins import close, normal, shaken, state_like, thoroughly
 
-ENGINES = ("stepwise", "reference")
+ENGINES = ("stepwise", *thoroughly("reference"))
 CELLS: dict[str, Any] = {
     "GRU": lambda: lp.GRU(3, 2),
     "learned LSTM": lambda: lp.LSTM(3, 2, learned=True),

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,15 @@ from leporello.modules.plain import plain_loop
 from leporello.modules.recurrent import Recurrent
 
 ENGINES = ("cpu", "stepwise", "reference")
+
+
+def thoroughly(*engines: str) -> list[Any]:
+    """Engines on which a test is run by make check-all alone."""
+    return [pytest.param(engine, marks=pytest.mark.slow) for engine in engines]
+
+
+MOST = ("cpu", "stepwise", *thoroughly("reference"))
+FASTEST = ("cpu", *thoroughly("stepwise", "reference"))
 TOLERANCE = 1e-10  # float64, of the largest value: short sums of numbers near 1, of which only the order differs
 
 

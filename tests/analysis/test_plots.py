@@ -57,7 +57,13 @@ NETS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "length"), [*((name, 13) for name in NETS), ("linear 1.0", 1), ("LSTM", 1), ("LSTM", 2)]
+    ("name", "length"),
+    [
+        *(pytest.param(name, 13, marks=[pytest.mark.slow] * name.startswith("linear")) for name in NETS),
+        ("linear 1.0", 1),
+        ("LSTM", 1),
+        ("LSTM", 2),
+    ],
 )
 def test_every_result_of_every_length_is_drawn(name: str, length: int) -> None:
     for what, result in results(NETS[name](), length).items():

@@ -13,7 +13,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.state import leaves_of, map_leaves
 from tests.errors.said import said
 from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, MOST, close, normal, shaken, somewhere
+from tests.modules.twins import ENGINES, close, normal, shaken, somewhere
 
 LIMIT = 1.5
 METHODS = (
@@ -64,7 +64,7 @@ class Way:
         return [gradient * LIMIT / norm for gradient in gradients]
 
 
-@pytest.mark.parametrize("engine", MOST)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_are_those_clipped_by_hand(name: str, engine: str) -> None:
     nets, method = Nets.of(name), lp.Full(clip_state=LIMIT)

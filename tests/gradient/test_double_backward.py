@@ -17,7 +17,7 @@ from leporello.modules.arguments import understood
 from leporello.modules.passes import passing_of
 from leporello.modules.plain import plain_loop
 from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere
+from tests.modules.twins import ALL, ENGINES, close, normal, shaken, somewhere
 
 LENGTH, BATCH, STEPS = 7, 2, 3
 
@@ -49,7 +49,7 @@ def test_second_derivatives_are_those_of_the_loop_with_detach(name: str, engine:
 
 
 @pytest.mark.parametrize(
-    "engine", [pytest.param(engine, marks=[pytest.mark.slow] * (engine != "reference")) for engine in ENGINES]
+    "engine", [pytest.param(engine, marks=[pytest.mark.slow] * (engine != "reference")) for engine in ALL]
 )
 @pytest.mark.parametrize(("method", "steps"), [(lp.Truncated(STEPS), STEPS), (lp.Full(), LENGTH)], ids=repr)
 def test_so_are_third_and_fourth_derivatives(method: Any, steps: int, engine: str) -> None:

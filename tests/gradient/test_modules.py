@@ -16,7 +16,7 @@ from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
 from tests.modules.test_dtypes import Rotating
-from tests.modules.twins import ENGINES, close, gradients, normal, shaken, somewhere
+from tests.modules.twins import ALL, ENGINES, close, gradients, normal, shaken, somewhere
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -99,7 +99,7 @@ def test_copies_keep_the_method() -> None:
 def test_a_net_without_state_has_nothing_to_cut() -> None:
     cell, x = shaken(lp.Perceptron(3, 4, 2)), normal(7, 2, 3, grad=True)
     sources = [x, *cell.parameters()]
-    for engine in ENGINES:
+    for engine in ALL:
         found = gradients(lp.Recurrent(cell, gradient=lp.Truncated(3), engine=engine)(x), sources)
         close(found, gradients(plain_loop(cell, understood(cell, x, None)), sources), TOLERANCE, "gradient")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, MOST, close, normal, said, somewhere
+from tests.modules.twins import ALL, ENGINES, close, normal, said, somewhere
 
 LENGTHS, WINDOWS, BATCHES = (1, 3, 7, 12), (1, 3, 5, 100), (1, 3)
 ENDS = {1: [1, 1, 1], 3: [3, 1, 2], 7: [4, 7, 3], 12: [12, 5, 6]}  # within windows, and at their borders
@@ -23,7 +23,7 @@ def agrees(case: Case, steps: int, engine: str) -> None:
         close(filled(found, case.sources), filled(wanted, case.sources), TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("engine", MOST)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_are_those_of_windows_by_hand(name: str, engine: str) -> None:
     nets = Nets.of(name)
@@ -31,7 +31,7 @@ def test_gradients_are_those_of_windows_by_hand(name: str, engine: str) -> None:
         agrees(Case.of(nets, length, batch), steps, engine)
 
 
-@pytest.mark.parametrize("engine", MOST)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", CELLS)
 def test_with_lengths_every_row_is_cut_as_if_it_were_alone(name: str, engine: str) -> None:
     """Borders that lie in the padding cut nothing: the final state's gradient comes to the row's end whole."""
@@ -40,7 +40,7 @@ def test_with_lengths_every_row_is_cut_as_if_it_were_alone(name: str, engine: st
         agrees(Case.of(nets, length, batch, lengths=ENDS[length][:batch]), 3, engine)
 
 
-@pytest.mark.parametrize("engine", MOST)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", CELLS)
 def test_resets_and_lengths_go_with_windows(name: str, engine: str) -> None:
     nets = Nets.of(name)
@@ -86,7 +86,7 @@ def test_a_cut_changes_the_gradient_and_leaves_the_outputs(name: str) -> None:
     assert exact is not None
     assert cut is not None
     assert (exact - cut).abs().max() > 1e-3
-    for engine in ENGINES:
+    for engine in ALL:
         full, truncated = (case.nets[gradient, engine] for gradient in (lp.Full(), lp.Truncated(3)))
         close(truncated(case.inputs), full(case.inputs), tolerance=0)
 

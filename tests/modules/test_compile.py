@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import leporello as lp
 from tests.modules.compiling import _compiler_begins_anew, agrees_with_eager, compiled  # noqa: F401
-from tests.modules.twins import ENGINES, FASTEST, close, normal, shaken, somewhere, state_like
+from tests.modules.twins import FASTEST, close, normal, shaken, somewhere, state_like
 
 LENGTHS = torch.tensor([5, 1, 3])
 
@@ -50,7 +50,7 @@ def test_a_compiled_net_gives_what_it_gives_by_itself(cell: str, engine: str) ->
     agrees_with_eager(net, normal(5, 3, 3, grad=True))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_state_lengths_and_resets_are_compiled(engine: str) -> None:
     net = lp.Recurrent(shaken(Own()), engine=engine)
     x = normal(5, 3, 3, grad=True)
@@ -86,7 +86,7 @@ def test_targets_may_be_classes() -> None:
     agrees_with_eager(lp.Recurrent(shaken(lp.Jordan(3, 4, 2))), normal(5, 3, 3, grad=True), targets=classes)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_truncated_gradient_is_cut_at_the_same_borders(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine, gradient=lp.Truncated(2))
     agrees_with_eager(net, normal(5, 3, 3, grad=True), state_like(net, 3), lengths=LENGTHS)
@@ -113,7 +113,7 @@ def test_inputs_and_outputs_may_be_trees() -> None:
     agrees_with_eager(lp.Recurrent(shaken(Reads())), {"pair": Pair(normal(5, 3, 3, grad=True), words)})
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_random_numbers_are_drawn_anew_at_every_call_of_a_graph(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.ZoneoutLSTM(3, 4)), engine=engine)
     x = normal(5, 3, 3, grad=True)
@@ -159,7 +159,7 @@ class Tagger(nn.Module):
         return self.head(outputs).log_softmax(-1) + state.mean()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_model_around_a_net_is_one_graph(engine: str) -> None:
     model, words = shaken(Tagger(engine)), torch.tensor([[0, 6, 2]] * 5)
     agrees_with_eager(model, words, LENGTHS)

@@ -18,10 +18,10 @@ import leporello as lp
 from leporello.modules import handles
 from tests.modules.compiling import _compiler_begins_anew, compiled  # noqa: F401
 from tests.modules.test_compile import Own, Tagger
-from tests.modules.twins import ENGINES, close, gradients, normal, shaken
+from tests.modules.twins import FASTEST, close, gradients, normal, shaken
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_another_length_and_batch_need_no_other_graph(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine)
     graph = compiled(net, dynamic=True)
@@ -43,7 +43,7 @@ def test_another_length_and_batch_work_without_being_announced() -> None:
         close(graph(x, lengths=torch.full((batch,), length)), net(x))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_three_updates_of_a_compiled_model_are_those_of_the_model(engine: str) -> None:
     words, lengths, tags = torch.tensor([[0, 6, 2]] * 5), torch.tensor([5, 2, 4]), torch.tensor([[0, 1, 1]] * 5)
     eager = shaken(Tagger(engine))

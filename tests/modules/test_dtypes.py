@@ -11,12 +11,12 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
-from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, somewhere
+from tests.modules.twins import ALL, ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, somewhere
 
 # What rounding may add over a few steps, of the largest value: some hundred units in the last place.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
 
-OTHERS = [engine for engine in ENGINES if engine != "cpu"]  # kernels have float32 and float64 alone
+OTHERS = [engine for engine in ALL if engine != "cpu"]  # kernels have float32 and float64 alone
 
 
 def grown(net: lp.Recurrent, dtype: torch.dtype) -> list[Tensor | None]:

@@ -14,13 +14,13 @@ from tests.cells.examples import EXAMPLES
 from tests.modules.twins import (
     ENGINES,
     FASTEST,
-    MOST,
     agrees_with_the_plain_loop,
     normal,
     said,
     shaken,
     somewhere,
     state_like,
+    thoroughly,
 )
 
 SIZES = [(1, 1), (6, 3)]  # length, batch
@@ -82,7 +82,7 @@ def test_a_cell_gives_what_the_plain_loop_gives(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", FASTEST)
-@pytest.mark.parametrize("wrapping", [wrapping for wrapping in WRAPPED if wrapping != "alone"])
+@pytest.mark.parametrize("wrapping", ["on a stack", *thoroughly("recorded")])
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in VARIANTS])
 def test_a_cell_within_another_gives_what_the_plain_loop_gives(name: str, wrapping: str, engine: str) -> None:
     agrees(net_of(name, engine, wrapping), CALLS[wrapping])
@@ -94,8 +94,8 @@ def test_lengths_alone_and_resets_alone_give_what_the_plain_loop_gives(name: str
     agrees(net_of(name, engine, "alone"), ["lengths", "resets"])
 
 
-@pytest.mark.parametrize("wrapping", WRAPPED)
-@pytest.mark.parametrize("engine", MOST)
+@pytest.mark.parametrize("wrapping", ["alone", "on a stack", *thoroughly("recorded")])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FED_BACK)
 def test_a_forced_cell_gives_what_the_plain_loop_gives(name: str, engine: str, wrapping: str) -> None:
     agrees(net_of(name, engine, wrapping), ["forced", "coins", "coins, lengths, resets", "forced, lengths, resets"])

@@ -15,15 +15,15 @@ from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from leporello.modules.recurrent import Recurrent
 
-ENGINES = ("cpu", "stepwise", "reference")
+ALL = ("cpu", "stepwise", "reference")
 
 
-def thoroughly(*engines: str) -> list[Any]:
-    """Engines on which a test is run by make check-all alone."""
-    return [pytest.param(engine, marks=pytest.mark.slow) for engine in engines]
+def thoroughly(*cases: str) -> list[Any]:
+    """Cases that make check-all alone runs."""
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-MOST = ("cpu", "stepwise", *thoroughly("reference"))
+ENGINES = ("cpu", "stepwise", *thoroughly("reference"))  # the laws run on the reference too
 FASTEST = ("cpu", *thoroughly("stepwise", "reference"))
 TOLERANCE = 1e-10  # float64, of the largest value: short sums of numbers near 1, of which only the order differs
 

@@ -98,7 +98,8 @@ class RandomTruncated(Weighed):
                     tries="a number, which serves every length",
                 )
             kept = torch.tensor(kept, device=device, dtype=dtype).unsqueeze(1)
-        return (torch.rand(length, batch, device=device) < kept).to(dtype) / kept
+            return torch.bernoulli(kept.expand(length, batch)) / kept
+        return torch.empty(length, batch, device=device, dtype=dtype).bernoulli_(kept).mul_(1 / kept)
 
     def _in_stretches(self, length: int, batch: int, device: torch.device) -> Tensor:
         """Cuts from the first step on, by the lengths of the stretches between them."""

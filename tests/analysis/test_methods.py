@@ -179,7 +179,7 @@ CALLS: dict[str, Callable[[], tuple[lp.Recurrent, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (i % 2)) for i, n in enumerate(CALLS)])
 def test_every_form_of_a_call_is_exact_by_an_exact_method(name: str) -> None:
     net, arguments = CALLS[name]()
     inputs = arguments.pop("inputs")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.loop.state import leaves_of
-from tests.modules.twins import normal, shaken, state_like
+from tests.modules.twins import normal, shaken, state_like, thoroughly
 
 TOLERANCE = 1e-12  # float64, sums of some hundred products of numbers near 1: the order of summation alone differs
 
@@ -37,6 +37,9 @@ CELLS = {
     "Stack": lambda: lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 2)),
     "TimeDelay": lambda: lp.TimeDelay(3, 2, 4),
 }
+
+
+NAMES = ["LSTM", "Jordan", "TimeDelay", *thoroughly("Own", "Stack")]
 
 
 class Nets(dict[tuple[Any, str], lp.Recurrent]):

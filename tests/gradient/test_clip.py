@@ -12,7 +12,7 @@ import leporello as lp
 from leporello.errors import ArgumentError
 from leporello.loop.state import leaves_of, map_leaves
 from tests.errors.said import said
-from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
+from tests.gradient.by_hand import NAMES, TOLERANCE, Case, Nets, filled
 from tests.modules.twins import ENGINES, close, normal, shaken, somewhere
 
 LIMIT = 1.5
@@ -65,7 +65,7 @@ class Way:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_those_clipped_by_hand(name: str, engine: str) -> None:
     nets, method = Nets.of(name), lp.Full(clip_state=LIMIT)
     for arguments in ({}, {"lengths": [4, 9, 7]}, {"resets": somewhere(9, 3)}):
@@ -83,7 +83,7 @@ def test_gradients_are_those_clipped_by_hand(name: str, engine: str) -> None:
         assert nets[method, engine].clipped == pytest.approx(acted / steps)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_method_clips_as_on_the_reference(name: str) -> None:
     nets = Nets.of(name)
     case = Case.of(nets, 9, 3, lengths=[4, 9, 7], resets=somewhere(9, 3))

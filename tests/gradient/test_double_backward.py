@@ -16,7 +16,7 @@ import leporello as lp
 from leporello.modules.arguments import understood
 from leporello.modules.passes import passing_of
 from leporello.modules.plain import plain_loop
-from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
+from tests.gradient.by_hand import NAMES, TOLERANCE, Case, Nets, filled
 from tests.modules.twins import ALL, ENGINES, close, normal, shaken, somewhere
 
 LENGTH, BATCH, STEPS = 7, 2, 3
@@ -40,7 +40,7 @@ def by_hand(case: Case, steps: int) -> Any:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives_are_those_of_the_loop_with_detach(name: str, engine: str) -> None:
     case = Case.of(Nets.of(name), LENGTH, BATCH)
     found = again(case, case.nets[lp.Truncated(STEPS), engine](case.inputs))

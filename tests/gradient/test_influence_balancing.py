@@ -25,6 +25,7 @@ def test_windows_of_ten_steps_diverge() -> None:
     assert trained_on_windows(10, 1e-4, 3000) > 1e6
 
 
+@pytest.mark.slow
 def test_windows_of_a_hundred_steps_arrive() -> None:
     assert trained_on_windows(100, 1e-3, 300) == pytest.approx(BEST, abs=1e-4)
 

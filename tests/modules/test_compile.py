@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import leporello as lp
 from tests.modules.compiling import _compiler_begins_anew, agrees_with_eager, compiled  # noqa: F401
-from tests.modules.twins import FASTEST, close, normal, shaken, somewhere, state_like
+from tests.modules.twins import FASTEST, close, normal, shaken, somewhere, state_like, thoroughly
 
 LENGTHS = torch.tensor([5, 1, 3])
 
@@ -169,7 +169,7 @@ def test_a_model_around_a_net_is_one_graph(engine: str) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the compiler of torch.compile needs g++")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, when it imports its compiler
-@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+@pytest.mark.parametrize("engine", ["cpu", *thoroughly("stepwise")])
 def test_the_default_compiler_agrees(engine: str) -> None:
     agrees_with_eager(shaken(Tagger(engine)), torch.tensor([[0, 6, 2]] * 5), LENGTHS, backend="inductor")
 

@@ -82,7 +82,7 @@ def test_a_cell_gives_what_the_plain_loop_gives(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", FASTEST)
-@pytest.mark.parametrize("wrapping", ["on a stack", *thoroughly("recorded")])
+@pytest.mark.parametrize("wrapping", thoroughly("on a stack", "recorded"))
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in VARIANTS])
 def test_a_cell_within_another_gives_what_the_plain_loop_gives(name: str, wrapping: str, engine: str) -> None:
     agrees(net_of(name, engine, wrapping), CALLS[wrapping])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from leporello import cells
-from leporello.cli.built_in import built_in
-from leporello.cli.spelling import spellings
 from leporello.cli.subject import subject_of
+from leporello.written.built_in import built_in
+from leporello.written.spelling import spellings
 from tests.cli.running import drawn, refused
 
 

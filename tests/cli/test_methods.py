@@ -10,7 +10,7 @@ import torch
 
 import leporello as lp
 from leporello.analysis import bias_and_variance
-from leporello.cli.method_names import METHODS, methods_of
+from leporello.written.methods import METHODS, methods_of
 from tests.cli.running import drawn, leporello, refused
 
 SHORT = ("--length", 7, "--batch", 3, "--draws", 4)

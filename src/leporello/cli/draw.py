@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from leporello.cli.blame import blaming
 from leporello.cli.saying import say, show
 from leporello.cli.subject import Subject, subject_of
 from leporello.cli.writing import writable, write
@@ -27,6 +26,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.loop.picture import animation, diagram, strip_picture
 from leporello.modules.fold import fold
+from leporello.written.blame import blaming
 
 # How a picture becomes a file, by the file's suffix.
 WRITERS: dict[str, Callable[[Picture], bytes]] = {

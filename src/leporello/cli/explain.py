@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from leporello.cli.blame import blaming
 from leporello.cli.saying import say
 from leporello.cli.subject import NETWORKS, Subject, subject_of
 from leporello.errors import ArgumentError
 from leporello.loop.state import leaves_of
 from leporello.loop.step import state_names
+from leporello.written.blame import blaming
 
 
 def explain(

@@ -12,9 +12,9 @@ import typer
 
 from leporello.analysis.flow import gradient_flow
 from leporello.analysis.trend import left_of
-from leporello.cli.blame import blaming
 from leporello.cli.explain import described
 from leporello.cli.measuring import mean_square, plot_files, random_subject, tell
+from leporello.written.blame import blaming
 
 
 def flow(

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from leporello.analysis.methods import Measured, bias_and_variance
-from leporello.cli.blame import blaming
 from leporello.cli.explain import described
 from leporello.cli.measuring import mean_square, plot_files, random_subject, tell
-from leporello.cli.method_names import methods_of
 from leporello.errors import ArgumentError
+from leporello.written.blame import blaming
+from leporello.written.methods import methods_of
 
 USUAL = "full,checkpointed,truncated:10,random:0.9"
 

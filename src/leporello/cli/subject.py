@@ -12,10 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.cli.blame import INPUT
-from leporello.cli.built_in import built_in
-from leporello.cli.own import own
-from leporello.cli.spelling import Spelling, spellings
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.state import leaves_of
 from leporello.loop.step import place_of
@@ -25,6 +21,10 @@ from leporello.modules.recurrent import Recurrent
 from leporello.modules.stack import Stack
 from leporello.modules.summary import Summary
 from leporello.modules.torch_nn import from_torch
+from leporello.written.blame import INPUT
+from leporello.written.built_in import built_in
+from leporello.written.own import own
+from leporello.written.spelling import Spelling, spellings
 
 NETWORKS = (Recurrent, Summary, Bidirectional, Layers)
 

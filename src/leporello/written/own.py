@@ -15,16 +15,16 @@ from types import ModuleType
 
 from torch import nn
 
-from leporello.cli.blame import line_of, words_of
-from leporello.cli.build import build, required
-from leporello.cli.built_in import SIZES
-from leporello.cli.spelling import Spelling
 from leporello.errors import ArgumentError
+from leporello.written.blame import line_of, words_of
+from leporello.written.build import build, required
+from leporello.written.built_in import SIZES
+from leporello.written.spelling import Spelling
 
 
 def own(spelling: Spelling) -> nn.Module:
     """The class built from its sizes, what the function makes, or the object itself."""
-    found = _attribute(_module(spelling), spelling)
+    found = imported(spelling)
     if isinstance(found, nn.Module):
         return _ready(found, spelling)
     if not callable(found):
@@ -33,6 +33,11 @@ def own(spelling: Spelling) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise _no_cell(spelling, made)
     return made
+
+
+def imported(spelling: Spelling) -> object:
+    """What the module has under that name."""
+    return _attribute(_module(spelling), spelling)
 
 
 def _module(spelling: Spelling) -> ModuleType:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 
-from leporello.cli.blame import line_of, words_of
 from leporello.errors import ArgumentError, LeporelloError
+from leporello.written.blame import line_of, words_of
 
 
 def build(

@@ -6,10 +6,10 @@ import difflib
 import inspect
 
 from leporello import cells
-from leporello.cli.build import build, required
-from leporello.cli.spelling import Spelling
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
+from leporello.written.build import build, required
+from leporello.written.spelling import Spelling
 
 SIZES = {"inputs": 3, "hidden": 4, "outputs": 2, "window": 3}  # by the argument's name
 OPTIONS = {"alpha": 0.2}
@@ -20,7 +20,7 @@ def built_in(spelling: Spelling, inputs: int | None = None) -> Cell:
 
     inputs   what it reads where no sizes are given: the outputs of the cell below
     """
-    kind = _kind(spelling)
+    kind = built_in_kind(spelling)
     sizes: tuple[float, ...] = spelling.sizes
     if not sizes:
         usual = {**SIZES, "inputs": inputs or SIZES["inputs"]}
@@ -36,7 +36,8 @@ def built_in(spelling: Spelling, inputs: int | None = None) -> Cell:
     return made
 
 
-def _kind(spelling: Spelling) -> type[Cell]:
+def built_in_kind(spelling: Spelling) -> type[Cell]:
+    """The class of a built-in cell."""
     known = {name.lower(): name for name in cells.__all__}
     plain = spelling.name.lower().replace("-", "").replace("_", "")
     if plain in known:

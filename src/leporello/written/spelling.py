@@ -1,4 +1,4 @@
-"""How a cell is written on the command line: `lstm:28,256`, `leaky:3,4,2,alpha=0.5`, `my_model:Leaky:3,64,1`.
+"""How a cell is written: `lstm:28,256`, `leaky:3,4,2,alpha=0.5`, `my_model:Leaky:3,64,1`.
 
 Knows letters and numbers; knows nothing of which cells there are.
 """

@@ -1,4 +1,4 @@
-"""How gradient methods are written on the command line: `full,truncated:35,random:0.97`.
+"""How gradient methods are written: `full,truncated:35,random:0.97`.
 
 Knows names and numbers; what a method does with them is its own business.
 """

@@ -1,0 +1,1 @@
+"""How cells and gradient methods are written as text: by commands and in configurations."""

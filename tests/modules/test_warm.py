@@ -334,3 +334,15 @@ def test_lengths_and_resets_may_come_and_go(plans: Any) -> None:
             right(net, x, resets=somewhere(4, 2, seed=seed))
             right(net, x, lengths=[4, seed], resets=somewhere(4, 2, seed=seed))
     assert plans(net) == 4
+
+
+def test_a_warm_call_takes_random_numbers_in_the_order_of_a_cold_one():
+    net = lp.Recurrent(lp.Stack(lp.RNN(3, 4), lp.RNN(4, 4), dropout=0.5), gradient=lp.RandomTruncated(0.6)).double()
+    found = []
+    for _ in range(3):  # cold, then warm
+        torch.manual_seed(4)
+        net.zero_grad()
+        net(normal(5, 2, 3))[0].sum().backward()
+        found.append([parameter.grad.clone() for parameter in net.parameters()])
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))

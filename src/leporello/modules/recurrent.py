@@ -230,10 +230,10 @@ class Recurrent(nn.Module):
         """
         gradient = self.gradient if gradient is None else gradient
         call = begun(call, gradient)
-        passing = passing_of(call, gradient) if passing is None else passing
         plan, choice = self._planner.plan(self.cell, call, gradient, self.engine)
         self._planner.last = plan
         values = values_of(plan.loop, call)
+        passing = passing_of(call, gradient) if passing is None else passing  # after the draws, as in a warm call
         if form is not None and not plan.loop.decides_by_rows:
             warm = Warm(self.cell, call, plan, choice, gradient, self.engine, given=given)
             keep(self._planner.warm, (form, self.engine, gradient), warm)

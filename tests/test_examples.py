@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SHORT = {
     "01_memory.py": ["--updates", "2", "--batch", "3", "--hidden", "5", "--length", "7", "--lengths", "1", "7", "63"],
     "02_influence_balancing.py": ["--updates", "3"],
+    "03_teacher_forcing.py": ["--quick"],
 }
 
 

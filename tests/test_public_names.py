@@ -47,6 +47,8 @@ NAMES = [
     "errors",
     "fold",
     "from_torch",
+    "generate",
+    "language",
     "load",
     "named",
     "online",

@@ -1,6 +1,6 @@
 """Leporello: write the step of a recurrence once; fold it, unfold it, run it, differentiate it."""
 
-from leporello import analysis, errors
+from leporello import analysis, errors, language
 from leporello.cells import (
     GRU,
     LSTM,
@@ -27,6 +27,7 @@ from leporello.modules.check import GradientReport, check_gradients
 from leporello.modules.feedback import Feedback
 from leporello.modules.files import load, save
 from leporello.modules.fold import fold
+from leporello.modules.generating import generate
 from leporello.modules.layers import Layers
 from leporello.modules.online import online
 from leporello.modules.record import record
@@ -69,6 +70,7 @@ __all__ = [
     "check_gradients",
     "Loop",
     "fold",
+    "generate",
     "named",
     "online",
     "record",
@@ -82,5 +84,6 @@ __all__ = [
     "load",
     "save",
     "analysis",
+    "language",
     "errors",
 ]

@@ -80,3 +80,7 @@ class GraphGone(LeporelloError, ValueError):
 
 class FileMismatch(LeporelloError, ValueError):
     """A file holds the parameters of another network, or none."""
+
+
+class NotFinite(LeporelloError, ArithmeticError):
+    """A loss or a gradient is infinite or no number."""

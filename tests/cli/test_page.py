@@ -13,7 +13,9 @@ from leporello.cli.app import app
 from leporello.cli.draw import WRITERS
 from tests.cli.running import drawn
 
-PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "commands.md").read_text(encoding="utf-8")
+LANGUAGE = (DOCS / "language.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 
@@ -36,5 +38,5 @@ def test_the_flow_of_the_page_is_the_one_printed() -> None:
 def test_the_tables_name_every_option_and_suffix() -> None:
     commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     options = {name for command in commands for option in command.params for name in option.opts if name[:2] == "--"}
-    assert [name for name in sorted(options) if f"| `{name}" not in PAGE] == []
+    assert [name for name in sorted(options) if f"| `{name}" not in PAGE + LANGUAGE] == []
     assert [suffix for suffix in WRITERS if f"| `{suffix}` |" not in PAGE] == []

@@ -42,7 +42,7 @@ Arguments = ParamSpec("Arguments")
 
 def say(text: str) -> None:
     """Print text whole: no markup, no colour, no wrapping, and no letter that the output cannot take."""
-    print(_showable(text, sys.stdout.encoding))
+    print(showable(text, sys.stdout.encoding))
 
 
 def show(drawing: str) -> None:
@@ -75,7 +75,7 @@ def in_words(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
     return said
 
 
-def _showable(text: str, encoding: str | None) -> str:
+def showable(text: str, encoding: str | None) -> str:
     """The text in letters that an encoding has; a question mark for those without a likeness."""
     encoding = encoding or "utf-8"
     try:

@@ -43,12 +43,13 @@ class Planner:
     recent: Any = None  # the last of them, as `Single` does one step of it
     last: Plan | None = None  # the plan of the last call
     forms: dict[str, Any] = field(default_factory=dict)  # calls in compiled graphs, as `Form` keeps them
+    writers: dict[Hashable, Any] = field(default_factory=dict)  # sampled loops, as `Writer` runs them
 
     def __deepcopy__(self, memo: Any) -> Planner:
         return Planner()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}}
+        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}, "writers": {}}
 
     @alone
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
@@ -59,7 +60,7 @@ class Planner:
         full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
-            keep(self.plans, full, _prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
+            keep(self.plans, full, prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
         return self.plans[full]
 
     @alone
@@ -107,7 +108,7 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
         return trace(cell, first, call.state, rows=rows)
 
 
-def _prepared(
+def prepared(
     loop: Loop, wanted: tuple[bool, ...], gradient: Method, asked: str, cell: nn.Module
 ) -> tuple[Plan, Choice]:
     """A plan, once its engine has shown that it can run the loop both ways; where it cannot, auto tries the next."""

@@ -11,7 +11,9 @@ from leporello.rewrite.mask import mask
 from leporello.rewrite.prune import prune
 from leporello.rewrite.rank_one import rank_one
 from leporello.rewrite.reset import reset
+from leporello.rewrite.sample import sample
 from leporello.rewrite.save import save
+from leporello.rewrite.tabulate import tabulate
 from leporello.rewrite.weigh import weigh
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "prune",
     "rank_one",
     "reset",
+    "sample",
     "save",
+    "tabulate",
     "weigh",
 ]

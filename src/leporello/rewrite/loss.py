@@ -10,16 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.draft import Draft
 from leporello.loop.family import clean_row_axis
-from leporello.loop.graph import copied, placeholders
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.loop.tidy import tidy
+from leporello.rewrite.graft import graft, traced
 
 
 def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
@@ -37,7 +35,8 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
             "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
         )
     y = _target(draft, outputs[0].meta["val"], target)
-    found = _added(draft, _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"]), [*outputs, y])
+    graph = _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"])
+    (found,) = graft(draft, graph, [*outputs, y])
     found.meta["label"] = "L"
     draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
     output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
@@ -77,8 +76,7 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
         return found if found.dim() == 1 else found.flatten(1).mean(1)
 
     try:
-        with loop.family.active():
-            module = make_fx(of_rows)(loop.family.rows, *outputs, target)
+        graph, constants = traced(of_rows, [*outputs, target], loop.family)
     except LeporelloError:
         raise
     except Exception as error:
@@ -87,8 +85,7 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
             says=f"{type(error).__name__}: {str(error).splitlines()[0]}",
             tries="pass target=, an example of one step's targets",
         ) from error
-    graph, _ = copied(module.graph)
-    if tidy(graph, module, loop.family):
+    if constants:
         raise ArgumentError("the loss holds tensors of its own.", tries="use a loss of the output and the target alone")
     return graph
 
@@ -102,13 +99,3 @@ def unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
     if "reduction" in inspect.signature(loss).parameters:
         return functools.partial(loss, reduction="none")
     return loss
-
-
-def _added(draft: Draft, graph: fx.Graph, values: list[fx.Node]) -> fx.Node:
-    """The graph's operators behind the draft's own; the node of its result."""
-    copies = dict(zip(placeholders(graph), [draft.rows, *values], strict=True))
-    for node in graph.nodes:
-        if node.op == "call_function":
-            copies[node] = draft.graph.node_copy(node, copies.__getitem__)
-    found: Any = graph.output_node().args[0]
-    return copies[found]

@@ -1,0 +1,119 @@
+"""A training shown to its end: Ctrl-C stops it after the present update, with a checkpoint.
+
+Knows views, signals and what is said before and after; knows nothing of options.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from leporello.cli.counting import counting
+from leporello.cli.instruments import flow_of
+from leporello.cli.saying import say, warn
+from leporello.language.beside import models_beside
+from leporello.language.ink import NEEDED, plots_missing
+from leporello.language.model import LanguageModel
+from leporello.language.ngrams.row import Row
+from leporello.language.ngrams.table import as_text
+from leporello.language.progress import perplexity
+from leporello.language.report import Flow, write_report
+from leporello.language.showing import Bar, Lines, Nothing, View
+from leporello.language.training import Training
+
+
+def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
+    """Train, show, and write the report."""
+    leads = training.ranks.leads
+    talks = leads and not quiet and not as_json
+    if talks:
+        say(introduction(training))
+    rows = _models(training, talks) if leads else []
+    with stopping(training), _view(training, rows, as_json=as_json, quiet=quiet) as view:
+        for event in training.events():
+            view.show(event)
+    if leads and training.run is not None:
+        write_report(training.run, None if training.interrupted else _flow(training))
+    if talks:
+        say(conclusion(training, rows))
+        if training.run is not None and plots_missing():
+            warn(f"curve.svg needs matplotlib: {NEEDED}")
+    training.ranks.leave()
+
+
+def introduction(training: Training) -> str:
+    """What will be trained, on what, and where it goes."""
+    corpus, config = training.corpus, training.config
+    count = sum(value.numel() for value in training.net.parameters())
+    validation = 0 if corpus.validation is None else len(corpus.validation.tokens)
+    layers = f"{config.layers} layers of " if config.layers > 1 else ""
+    tokens = f"{len(corpus.train.tokens):,} tokens to train on, {validation:,} to validate with"
+    lines = [
+        f"text     {corpus.source}: {tokens}, {corpus.tokenizer.size:,} different",
+        f"network  {layers}{config.cell}, {config.hidden} units, {count:,} parameters",
+    ]
+    if corpus.validation is not None and corpus.validation.unknown:
+        share = corpus.validation.unknown / len(corpus.validation.tokens)
+        lines.append(f"unknown  {share:.3%} of the validation part is outside the vocabulary")
+    if training.run is not None:
+        lines.append(f"run      {training.run.path}")
+    return "\n".join(lines)
+
+
+def conclusion(training: Training, rows: list[Row]) -> str:
+    """How it ended, beside other models, and how to go on."""
+    progress, run = training.progress, training.run
+    lines = [f"stopped: {progress.ended or 'interrupted'}, {progress.update:,} updates, {progress.seconds:,.0f} s"]
+    if progress.best is not None:
+        count = sum(value.numel() for value in training.net.parameters())
+        own = Row(f"{training.config.cell} {training.config.hidden}", perplexity(progress.best), parameters=count)
+        lines += ["", as_text([*rows, own]), ""]
+    if run is not None and progress.ended is None:
+        lines.append(f"go on with     leporello resume {run.path}")
+    if run is not None:
+        lines.append(f"write text     leporello generate {run.path}")
+        lines.append(f"read about it  {run.report_file}")
+    return "\n".join(lines)
+
+
+def _models(training: Training, talks: bool) -> list[Row]:
+    """The models to compare with, and their table."""
+    with counting("n-grams", talks) as progress:
+        rows = models_beside(training.corpus, training.config.ngrams, training.run, progress)
+    if talks and rows:
+        say(f"\n{as_text(rows)}\n")
+    return rows
+
+
+def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> View:
+    if quiet or not training.ranks.leads:
+        return Nothing()
+    if as_json:
+        return Lines()
+    share = training.progress.share(training.config, training.batches.updates)
+    return Bar(training.config, [(row.name, row.perplexity) for row in rows], share)
+
+
+@contextmanager
+def stopping(training: Training) -> Iterator[None]:
+    """Ctrl-C asks the training to stop; a second one breaks it off."""
+
+    def asked(number: int, frame: Any) -> None:
+        if training.interrupted:
+            raise KeyboardInterrupt
+        training.stop()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _flow(training: Training) -> Flow:
+    """Where the gradients of the best network go."""
+    assert training.run is not None
+    return flow_of(LanguageModel.load(training.run.path), training.corpus)

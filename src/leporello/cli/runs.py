@@ -1,0 +1,128 @@
+"""`leporello runs`: the runs below a folder, side by side; a damaged one with what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from leporello.cli.columns import aligned, duration, number
+from leporello.cli.saying import say, show
+from leporello.errors import ArgumentError, LeporelloError
+from leporello.language.run import Run, finite
+from leporello.language.summary import Summary, summary_of
+
+DEEPEST = 4  # folders below the one that is looked through
+FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is one of a run
+HEADS = ["run", "text", "cell", "hidden", "epochs", "updates", "time", "perplexity", "bits/char", "state", "changed"]
+ORDERS = ("perplexity", "date")
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder to look through.")] = Path("runs"),
+    by: Annotated[str, typer.Option(metavar="WORD", help="Sort by perplexity or date.")] = "perplexity",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the runs as one JSON array.")] = False,
+) -> None:
+    """List the runs below a folder, the best first."""
+    if by not in ORDERS:
+        raise ArgumentError("--by has no such order.", came=by, expected=", ".join(ORDERS))
+    if not folder.is_dir():
+        raise ArgumentError("there is no such folder.", came=folder, tries="leporello train, or the name of a folder")
+    found, damaged = looked_at(folder)
+    found.sort(key=_perplexity if by == "perplexity" else lambda one: -one.changed)
+    if as_json:
+        wrong = [{"run": str(run.path), "wrong": error.what, **error.details} for run, error in damaged]
+        print(json.dumps([*map(record, found), *wrong], ensure_ascii=True))
+        return
+    if found:
+        show(aligned([HEADS, *(_row(one, folder) for one in found)], left=(0, 1, 2, 9, 10)))
+    for run, error in damaged:
+        told = "; ".join([error.what.rstrip("."), *(f"{name} {value}" for name, value in error.details.items())])
+        say(f"{_name(run, folder)}  damaged: {told}")
+    if not found and not damaged:
+        say(f"there are no runs below {folder}")
+
+
+def looked_at(folder: Path) -> tuple[list[Summary], list[tuple[Run, LeporelloError]]]:
+    """The runs below a folder, and the damaged ones with what is wrong."""
+    found, damaged = [], []
+    for path in _folders(folder, DEEPEST):
+        run = Run(path)
+        try:
+            found.append(summary_of(Run.open(path)))
+        except LeporelloError as error:
+            damaged.append((run, error))
+        except OSError as error:
+            damaged.append((run, LeporelloError("it cannot be read.", says=error.strerror or error)))
+    return found, damaged
+
+
+def record(summary: Summary) -> dict[str, Any]:
+    """A run as JSON has it."""
+    best, last, corpus = summary.best or {}, summary.last, summary.corpus
+    return finite(
+        {
+            "run": str(summary.run.path),
+            "text": summary.source,
+            "digest": corpus.get("digest"),
+            "cell": summary.config.cell,
+            "hidden": summary.config.hidden,
+            "layers": summary.config.layers,
+            "parameters": summary.parameters,
+            "epochs": last.get("epoch", 0),
+            "updates": last.get("update", 0),
+            "tokens": last.get("tokens", 0),
+            "seconds": summary.seconds,
+            "tokens_per_second": summary.tokens_per_second,
+            "perplexity": best.get("perplexity"),
+            "bits_per_character": best.get("bits_per_character"),
+            "state": summary.state,
+            "ended": summary.ended,
+            "changed": summary.changed,
+        }
+    )
+
+
+def _folders(folder: Path, deep: int) -> Iterator[Path]:
+    """Folders of runs, in the order of their names; nothing inside one of them."""
+    if any((folder / name).is_file() for name in FILES):
+        yield folder
+        return
+    try:
+        inside = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:  # one that may not be looked into
+        return
+    for name in inside if deep else ():
+        if not name.startswith("."):
+            yield from _folders(folder / name, deep - 1)
+
+
+def _row(one: Summary, folder: Path) -> list[str]:
+    best, config, last = one.best or {}, one.config, one.last
+    return [
+        _name(one.run, folder),
+        one.source,
+        f"{config.layers} x {config.cell}" if config.layers > 1 else config.cell,
+        str(config.hidden),
+        f"{last.get('epoch', 0):.4g}",
+        f"{last.get('update', 0):,}",
+        duration(one.seconds),
+        number(best.get("perplexity"), ",.3f"),
+        number(best.get("bits_per_character"), ".3f"),
+        one.state,
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed)),
+    ]
+
+
+def _name(run: Run, folder: Path) -> str:
+    return str(run.path.relative_to(folder)) if run.path != folder else str(folder)
+
+
+def _perplexity(one: Summary) -> float:
+    return math.inf if one.best is None else one.best["perplexity"]

@@ -1,0 +1,82 @@
+"""`leporello score`: a text coloured by how much each token surprised a run's network."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from leporello.cli.reading import Encoding, text_in
+from leporello.cli.saying import say
+from leporello.cli.writing import writable, write
+from leporello.errors import ArgumentError
+from leporello.language.heat import heat, heat_html, is_plain, legend
+from leporello.language.model import LanguageModel
+from leporello.language.tokens.tokenizer import InTexts
+
+PAGES = (".html", ".htm")
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
+    first: Annotated[int, typer.Option(metavar="N", help="So many characters alone; 0: all.")] = 2000,
+    encoding: Encoding = "auto",
+    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    unknown: Annotated[
+        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+    ] = "symbol",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Write it as a page, FILE.html.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print tokens and bits as one JSON object instead.")] = False,
+) -> None:
+    """Show a text with each token on the colour of its surprise, in bits; marks below it where there are no colours."""
+    if first < 0:
+        raise ArgumentError("--first is no count.", came=first, expected="0 or more")
+    page = None if html is None else writable(html, PAGES, "--html page.html")
+    model = LanguageModel.load(run, which)
+    read = text_in(text, encoding, model, unknown)[: first or None]
+    found = model.evaluate(read)
+    symbols, bits = model.surprises(read)
+    pieces, costs = whole_characters(model, read, bits)
+    if page is not None:
+        write(page, f'<!doctype html>\n<meta charset="utf-8">\n{heat_html(pieces, costs)}'.encode())
+    if as_json:
+        print(json.dumps({"perplexity": found.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
+        return
+    console = Console()
+    plain = is_plain(console)
+    for part in (legend(plain=plain), heat(pieces, costs, console.width, plain=plain)):
+        if plain:
+            say(part.plain)
+        else:
+            console.print(part)
+    say(f"\nperplexity {found.perplexity:.3f}, {found.bits_per_character:.3f} bits per character")
+    if html is not None:
+        say(f"wrote {html}")
+
+
+def whole_characters(model: LanguageModel, text: str, bits: list[float]) -> tuple[list[str], list[float]]:
+    """The text of each token with its bits; tokens that are parts of a character come together, their bits summed.
+
+    What was read and not predicted has no bits: NaN.
+    """
+    tokenizer = model.tokenizer
+    costs = [math.nan, *bits[1:]]
+    if isinstance(tokenizer, InTexts):
+        return list(tokenizer.split(text)), costs
+    decoder = tokenizer.decoder()
+    pieces, sums, sum_so_far = [], [], 0.0
+    for token, cost in zip(tokenizer.encode(text).tolist(), costs, strict=True):
+        sum_so_far += cost
+        piece = decoder.push(token)
+        if piece:
+            pieces.append(piece)
+            sums.append(sum_so_far)
+            sum_so_far = 0.0
+    return pieces, sums

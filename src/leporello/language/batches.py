@@ -1,0 +1,78 @@
+"""`Batches`: a text cut into rows that are read side by side, and into windows that are trained at once.
+
+Knows tokens and random numbers; knows nothing of networks. Sequential: row after row of the batch goes on in the next
+window where it stopped. Random: windows from all over the text. Each epoch begins at another place, so that windows
+have other borders; what epoch comes when depends on the seed and its number alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from leporello.errors import ArgumentError
+
+
+class Batches:
+    """The windows of a text.
+
+    tokens      1-d, integers; may be memory-mapped
+    batch       rows of a window, in this process
+    window      steps
+    partition   "sequential" or "random"
+    rank        which process this is, of `ranks`: each has its own rows
+    """
+
+    def __init__(
+        self, tokens: Tensor, batch: int, window: int, *, partition: str, seed: int, rank: int = 0, ranks: int = 1
+    ) -> None:
+        self.tokens, self.batch, self.window = tokens, batch, window
+        self.partition, self.seed, self.rank = partition, seed, rank
+        self.rows = batch * ranks
+        self.updates = (len(tokens) - 1) // window // self.rows  # of an epoch
+        if not self.updates:
+            _refuse(len(tokens), self.rows, window)
+        self.room = len(tokens) - 1 - self.updates * self.rows * window
+
+    @property
+    def continues(self) -> bool:
+        """Whether the state of a row goes on from window to window."""
+        return self.partition == "sequential"
+
+    def epoch(self, number: int, begin: int = 0) -> Iterator[Tensor]:
+        """The windows of an epoch from one of them on: (window + 1, batch) int64, the first row of the next behind."""
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + number) % 2**63)
+        offset = int(torch.randint(min(self.window, self.room + 1), (), generator=generator))
+        if self.continues:
+            length = (len(self.tokens) - 1 - offset) // self.rows
+            first = offset + self.rank * self.batch * length
+            for position in range(begin, self.updates):
+                yield self._rows(first + position * self.window, length)
+            return
+        count = (len(self.tokens) - 1 - offset) // self.window
+        order = torch.randperm(count, generator=generator) * self.window + offset
+        for position in range(begin, self.updates):
+            at = position * self.rows + self.rank * self.batch
+            yield self._gathered(order[at : at + self.batch])
+
+    def _rows(self, first: int, stride: int) -> Tensor:
+        """Rows that lie at equal distances."""
+        start = self.tokens.storage_offset() + first
+        return self.tokens.as_strided((self.window + 1, self.batch), (1, stride), start).long().contiguous()
+
+    def _gathered(self, starts: Tensor) -> Tensor:
+        return torch.stack([self.tokens[at : at + self.window + 1] for at in starts.tolist()], 1).long()
+
+
+def _refuse(count: int, rows: int, window: int) -> None:
+    shorter = (count - 1) // rows
+    fewer = (count - 1) // window
+    tries = [f"window={shorter}"] * (shorter > 1) + [f"batch={fewer}"] * (fewer > 0)
+    raise ArgumentError(
+        "the text is too short for one window of each row.",
+        came=f"{count:,} tokens to train on",
+        expected=f"{rows * window + 1:,} or more: {rows} rows of {window} steps, and one token to predict",
+        tries=" or ".join(tries) or "a longer text, or a smaller batch and window",
+    )

@@ -1,0 +1,83 @@
+"""Several processes that train one network: who this is, and what all of them agree on.
+
+Knows torch.distributed and the environment that torchrun sets; knows nothing of text. Alone, every method gives back
+what it was given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """rank   which process this is, from 0
+    count  how many there are
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def wrapped(self, net: nn.Module, device: torch.device) -> nn.Module:
+        """The network with gradients averaged over processes."""
+        if self.count == 1:
+            return net
+        devices = [device] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(net, device_ids=devices)
+
+    def summed(self, value: Tensor) -> Tensor:
+        """The sum over processes."""
+        if self.count > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def told(self, flags: Sequence[float]) -> list[float]:
+        """What the first process says: clocks differ, decisions must not."""
+        if self.count == 1:
+            return list(flags)
+        said = torch.tensor(flags, dtype=torch.float64)
+        if dist.get_backend() == "nccl":
+            said = said.cuda()
+        dist.broadcast(said, 0)
+        return said.tolist()
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, in the first one; elsewhere nothing."""
+        if self.count == 1:
+            return [value]
+        found: list[Any] = [None] * self.count
+        dist.gather_object(value, found if self.leads else None, 0)
+        return found if self.leads else []
+
+    def wait(self) -> None:
+        """Until all processes have come here."""
+        if self.count > 1:
+            dist.barrier()
+
+    def leave(self) -> None:
+        """Take no further part."""
+        if self.count > 1:
+            dist.destroy_process_group()
+
+
+def ranks_here(device: str) -> Ranks:
+    """The processes that torchrun started, or this one alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        return Ranks()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    return Ranks(dist.get_rank(), count)

@@ -1,0 +1,164 @@
+"""The rewrite `sample`: the next input is drawn from the output of this step, with noise that is an input sequence.
+
+The sequence of class indices that a loop reads becomes a state; its logits stay inside. Temperature, k and p are
+invariants: another number needs no other loop. Knows one step; knows nothing of texts, or of who makes the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from leporello.errors import ArgumentError
+from leporello.loop.draft import Draft
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port
+from leporello.rewrite.choosing import choose, one_hot, or_none, surprise
+from leporello.rewrite.graft import graft, traced
+
+aten = torch.ops.aten
+
+TOKEN = "call.token"  # the state: what the next step reads
+NOISE = "call.noise"  # the sequence, uniform on (0, 1)
+TEMPERATURE, TOP_K, TOP_P = "call.temperature", "call.k", "call.p"  # invariants, one number each
+
+
+def sample(
+    loop: Loop,
+    *,
+    greedy: bool = False,
+    top_k: bool = False,
+    top_p: bool = False,
+    surprises: bool = False,
+    leaf: str | None = None,
+) -> Loop:
+    """The loop that writes by itself: its output is the sequence `token`, int64 [rows], drawn from its logits.
+
+    A token is -1 where the logits are not finite; the step after reads token 0 there.
+
+    greedy      the most probable token, without noise: neither temperature nor k nor p is read
+    top_k       only the k most probable tokens are drawn from
+    top_p       only the most probable ones that together have probability p
+    surprises   a second sequence, `surprise`: -ln p(token), at temperature 1 and among all tokens
+    leaf        a state leaf that is handed the one-hot row of the token, as forcing hands it targets
+    """
+    read, logits, size = _tokens_and_logits(loop)
+    draft = Draft(loop)
+    _read_from_state(draft, read)
+    made = draft.output("sequence", logits.name)
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    numbers = _numbers(draft, wide, logits, size, greedy=greedy, top_k=top_k, top_p=top_p)
+    fed = next((port for port in loop.inputs if (port.kind, port.name) == ("state", leaf)), None)
+    _refuse_other_leaf(leaf, fed, size)
+
+    def step(rows: object, values: Tensor, *given: Tensor) -> list[Tensor]:
+        values = values.to(wide)
+        token = choose(values, **dict(zip(numbers, given, strict=True)))
+        found = [or_none(token, values)]
+        if fed is not None:
+            found.append(one_hot(token, size, fed.dtype))
+        return [*found, surprise(values, token)] if surprises else found
+
+    nodes = [made, *numbers.values()]
+    graph, constants = traced(step, [node.meta["val"] for node in nodes], loop.family)
+    assert not constants, "the choice of a token holds no tensors"
+    token, *others = graft(draft, graph, nodes)
+    token.meta["label"] = "token"
+    _put_out(draft, token, others[-1] if surprises else None)
+    if fed is not None:
+        draft.set_output("state", fed.name, others[0])
+    return _close(draft, loop, surprises)
+
+
+def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
+    """What the loop reads and what it gives, if it predicts the next one of some classes."""
+    read = [port for port in loop.inputs if port.kind == "sequence"]
+    given = [port for port in loop.outputs if port.kind == "sequence"]
+    expected = "one input, int64 [rows]: classes; one output [rows, size]: logits"
+    if [(port.dtype, port.shape) for port in read] != [(torch.int64, ())]:
+        raise ArgumentError(
+            "the next input can be drawn only where it is one class a row.",
+            loop=loop.name,
+            came=f"{', '.join(f'{port.name} {port}' for port in read) or 'no input'}",
+            expected=expected,
+            tries="a cell that reads int64 [batch], and looks its rows up in an nn.Embedding",
+        )
+    if len(given) != 1 or len(given[0].shape) != 1 or not given[0].dtype.is_floating_point:
+        raise ArgumentError(
+            "a token can be drawn only from one row of logits.",
+            loop=loop.name,
+            came=f"{', '.join(f'{port.name} {port}' for port in given) or 'no output'}",
+            expected=expected,
+            tries="a cell that ends with nn.Linear(hidden, size)",
+        )
+    return read[0], given[0], given[0].shape[0]
+
+
+def _read_from_state(draft: Draft, read: Port) -> None:
+    """What was a sequence is a state; for no token, which would be looked up in vain, the first one is read."""
+    draft.inputs = [
+        (replace(port, kind="state", name=TOKEN) if port is read else port, node) for port, node in draft.inputs
+    ]
+    state = draft.input("state", TOKEN)
+    state.meta["label"] = TOKEN
+    users = list(state.users)
+    with draft.after_inputs():
+        some = draft.call(aten.clamp_min.default, state, 0)
+    for user in users:
+        user.replace_input_with(state, some)
+
+
+def _refuse_other_leaf(leaf: str | None, fed: Port | None, size: int) -> None:
+    if leaf is not None and (fed is None or fed.shape != (size,)):
+        raise ArgumentError(
+            f"the leaf '{leaf}' cannot hold a token.",
+            came="no leaf of the state" if fed is None else str(fed),
+            expected=f"a state leaf [rows, {size}]: as many numbers as there are logits",
+        )
+
+
+def _numbers(
+    draft: Draft, dtype: torch.dtype, logits: Port, size: int, *, greedy: bool, top_k: bool, top_p: bool
+) -> dict[str, fx.Node]:
+    """What the choice reads beside the logits, by the names of its arguments."""
+    if greedy:
+        return {}
+
+    def number(name: str) -> fx.Node:
+        return draft.add_input(Port("invariant", name, (), dtype, logits.device, rows=False))
+
+    found = {"noise": draft.add_input(Port("sequence", NOISE, (size,), dtype, logits.device))}
+    found["temperature"] = number(TEMPERATURE)
+    if top_k:
+        found["k"] = number(TOP_K)
+    if top_p:
+        found["p"] = number(TOP_P)
+    return found
+
+
+def _put_out(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
+    """Tokens take the place of the logits."""
+    device = token.meta["val"].device
+    outputs = [(Port("sequence", "token", (), torch.int64, device), token)]
+    if surprised is not None:
+        outputs.append((Port("sequence", "surprise", (), surprised.meta["val"].dtype, device), surprised))
+    states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
+    draft.outputs = [*outputs, (Port("state", TOKEN, (), torch.int64, device), token), *states]
+
+
+def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
+    """The state is the pair of the token and the loop's own state."""
+    signature = loop.signature
+    if signature is not None:
+        own = pytree.tree_unflatten([0] * len(loop.delays), signature.state)
+        signature = replace(
+            signature,
+            inputs=pytree.tree_structure(None),
+            state=pytree.tree_structure((0, own)),
+            outputs=pytree.tree_structure((0, 0) if surprises else 0),
+            present=(True, True) if surprises else (True,),
+        )
+    return draft.close(signature=signature, ended=())

@@ -8,14 +8,30 @@ from benchmarks.suites import (
     beside_torch,
     call,
     first,
+    generating,
     growth,
     memory,
     methods,
     own,
     rate,
     stepwise,
+    training,
 )
 
 SUITES: tuple[Suite, ...] = tuple(
-    module.SUITE for module in (beside_torch, own, rate, arguments, call, first, memory, growth, stepwise, methods)
+    module.SUITE
+    for module in (
+        beside_torch,
+        own,
+        rate,
+        arguments,
+        call,
+        first,
+        memory,
+        growth,
+        stepwise,
+        methods,
+        training,
+        generating,
+    )
 )

@@ -49,6 +49,12 @@ def test_a_suite_finds_what_it_promises(name: str) -> None:
 
 
 @pytest.mark.kernels
+def test_a_language_model_trains_and_writes_beside_torch_nn() -> None:
+    figures(NAMED["training"], Case("RNN", Size(16, 4, 28, 5)))
+    figures(NAMED["generating"], Case("LSTM", Size(8, 1, 7, 5), FORWARD))
+
+
+@pytest.mark.kernels
 def test_the_rate_is_that_of_both_kernels_and_of_the_best_product() -> None:
     found = figures(NAMED["rate"], Case("RNN", Size(3, 2, 64, 64)))
     assert set(found.figures["gigaflops"]) == {"forward kernels", "backward kernels", "torch.mm"}

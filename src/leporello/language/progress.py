@@ -55,7 +55,7 @@ class Progress:
         if 0 < epochs_of(config) <= self.epoch:
             return f"{self.epoch} epochs are done" if self.epoch > 1 else "1 epoch is done"
         if 0 < config.minutes * 60 <= self.seconds:
-            return f"{config.minutes:g} minutes are over"
+            return f"{config.minutes:g} minutes are over" if config.minutes != 1 else "1 minute is over"
         if 0 < config.patience <= self.stale:
             return f"no progress in {self.stale} validations"
         return None

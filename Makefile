@@ -17,14 +17,19 @@ BENCHED := $(VENV)/.benched
 help:                ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1|/' | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 
-demo: $(READY)       ## train a small recurrent net before your eyes, then test its memory (DEMO="--seed 1" passes options on)
-	$(BIN)/python examples/01_memory.py $(DEMO)
+demo: $(READY)       ## a network folds open; one learns the manual inside Python and writes (DEMO="--minutes 5" passes options on)
+	$(BIN)/leporello draw elman --loss
+	$(BIN)/leporello draw elman --loss --unfold 3
+	@rm -rf runs/demo
+	$(BIN)/leporello train --minutes 2 --sample-every 30 --out runs/demo $(DEMO)
+	$(BIN)/leporello generate runs/demo --prompt "The " --length 600 --seed 1
+	@echo "more: $(BIN)/leporello score runs/demo README.md; examples/; docs/"
 
 test: lint           ## format, lint, types, import directions, tests
 	$(BIN)/python -m pytest -n $(WORKERS) --timeout 300
 
 check-all: lint      ## the same with the slow tests and CELLS=2000 random cells
-	LEPORELLO_CELLS=$(CELLS) $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --timeout 7200
+	LEPORELLO_CELLS=$(CELLS) LEPORELLO_CFLAGS="-O2 -ftree-vectorize" $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --timeout 7200
 
 bench: $(BENCHED)    ## measure what is promised of speed and memory, about 12 minutes (BENCH="--suite torch" passes options on)
 	PYTHONPATH=. $(BIN)/python -m benchmarks $(BENCH)

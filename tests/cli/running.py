@@ -7,9 +7,12 @@ from typer.testing import CliRunner, Result
 from leporello.cli.app import app
 
 
-def leporello(*words: object) -> Result:
-    """The result of `leporello WORDS`; an error that is not said in words fails the test."""
-    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+def leporello(*words: object, read: str | None = None) -> Result:
+    """The result of `leporello WORDS`; an error that is not said in words fails the test.
+
+    read   standard input
+    """
+    result = CliRunner().invoke(app, [str(word) for word in words], input=read, catch_exceptions=False)
     assert "Traceback" not in result.output
     return result
 

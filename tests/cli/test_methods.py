@@ -49,7 +49,7 @@ def test_methods_that_go_forward_in_time_are_compared_too() -> None:
         ("truncated:0", "method    truncated:0"),
         ("truncated:3:5", "every <= steps"),
         ("random:2", "no probabilities"),
-        ("checkpointed:-1", "--methods full,truncated:35,random:0.97"),
+        ("checkpointed:-1", "full, truncated:35, random:0.97"),
         ("full,full", "'full' is written twice"),
     ],
 )

@@ -61,14 +61,13 @@ def test_nothing_is_written_where_nobody_asked(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_package_a_training_stops_before_its_first_update(
+def test_without_the_package_a_training_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    training = started(CONFIG.replaced({"tensorboard": True}), Source.of_text(TEXT), tmp_path / "run")
     with pytest.raises(LeporelloError, match="pip install tensorboard"):
-        next(training.events())
-    assert training.progress.update == 0
+        started(CONFIG.replaced({"tensorboard": True}), Source.of_text(TEXT), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_events_need_a_folder() -> None:

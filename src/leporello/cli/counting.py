@@ -12,9 +12,10 @@ from rich.progress import Progress
 @contextmanager
 def counting(what: str, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A function (done, of how many) that moves a bar; None where nothing is shown."""
-    if not shown:
+    console = Console(stderr=True)
+    if not shown or not console.is_terminal:
         yield None
         return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task(what)
         yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from leporello.cli.saying import showable
+from leporello.cli.reading import unknown_in
+from leporello.cli.saying import showable, warn
 from leporello.language.model import LanguageModel
 
 
@@ -30,6 +31,9 @@ def generate(
     """Write text, token by token, and show it as it comes."""
     model = LanguageModel.load(run, which)
     pieces = model.generate_stream(prompt, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    strange = unknown_in(model, prompt)
+    if strange:
+        warn(f"the network does not know {strange}: it reads the unknown symbol instead")
     for piece in itertools.chain([prompt], pieces):
         sys.stdout.write(showable(piece, sys.stdout.encoding))
         sys.stdout.flush()

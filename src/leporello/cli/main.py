@@ -5,6 +5,7 @@ Knows which packages the commands need beside torch, and what to say where they 
 
 from __future__ import annotations
 
+import io
 import sys
 
 NEEDED = ("typer", "rich")
@@ -19,4 +20,7 @@ def main() -> None:
         print(f"error: the commands need the package {missing.name}.", file=sys.stderr)
         print("  try  pip install 'leporello[cli]'", file=sys.stderr)
         sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that cannot be shown must not end a training
     app(prog_name="leporello")

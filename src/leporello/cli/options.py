@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from leporello.language.config import Config
 
@@ -40,16 +42,25 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     kind = type(field.default)
     told = field.metadata
-    choices = f" ({', '.join(told['choices'])})" if told["choices"] else ""
-    default = f" [{field.default}]" if kind is not bool else ""
     flag = f"--{field.name.replace('_', '-')}"
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
         metavar=None if kind is bool else {int: "N", float: "X", str: "WORD"}[kind],
-        help=f"{told['help'][0].upper()}{told['help'][1:]}{choices}.{default}",
+        help=escape(_help(field)),
         rich_help_panel=told["group"].capitalize(),
         show_default=False,
     )
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    """A sentence, what may be chosen, and the default; words that are values stay as they are written."""
+    text, choices = field.metadata["help"], field.metadata["choices"]
+    if not re.match(r"[\w-]+[,:]", text):
+        text = text[0].upper() + text[1:]
+    if choices:
+        text += f" ({', '.join(choices)})"
+    default = f" [{field.default}]" if not isinstance(field.default, bool) else ""
+    return f"{text.rstrip('.')}.{default}"

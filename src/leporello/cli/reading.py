@@ -14,8 +14,11 @@ from leporello.errors import ArgumentError
 from leporello.language.model import LanguageModel
 from leporello.language.text.normalise import normalised
 from leporello.language.text.sources import source_of
+from leporello.language.tokens.tokenizer import InTexts, shown
 
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
+
+MOST = 20  # unknown ones that are named
 
 
 def text_in(names: Sequence[str], encoding: str, model: LanguageModel, unknown: str) -> str:
@@ -24,13 +27,22 @@ def text_in(names: Sequence[str], encoding: str, model: LanguageModel, unknown: 
         raise ArgumentError("--unknown has no such choice.", came=unknown, expected="symbol, error")
     pieces = source_of(names, encoding).pieces()
     text = "".join(normalised(pieces, model.config.normalise))
-    if unknown == "error":
-        tokens = model.tokenizer.encode(text)
-        strange = sorted({one for one in text if int(model.tokenizer.encode(one)[0]) == model.tokenizer.unknown})
-        if model.unknown_share(tokens):
-            raise ArgumentError(
-                "the text has characters outside the vocabulary.",
-                came=" ".join(map(repr, strange[:20])) or "unknown words",
-                tries="--unknown symbol",
-            )
+    strange = unknown_in(model, text) if unknown == "error" else ""
+    if strange:
+        raise ArgumentError(
+            f"the text has {'words' if model.tokenizer.kind == 'word' else 'characters'} outside the vocabulary.",
+            came=strange,
+            tries="--unknown symbol, to read them as the unknown symbol",
+        )
     return text
+
+
+def unknown_in(model: LanguageModel, text: str) -> str:
+    """The first different characters or words of a text that are outside the vocabulary, quoted."""
+    tokenizer = model.tokenizer
+    if not isinstance(tokenizer, InTexts):
+        return ""
+    ids = tokenizer.encode(text).tolist()
+    strange = dict.fromkeys(one for one, id in zip(tokenizer.split(text), ids, strict=True) if id == tokenizer.unknown)
+    more = f" and {len(strange) - MOST:,} more" if len(strange) > MOST else ""
+    return ", ".join(f"'{shown(one)}'" for one in list(strange)[:MOST]) + more

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from leporello.cli.running import run_to_the_end
-from leporello.cli.saying import say
 from leporello.language.starting import resumed
 
 
@@ -17,8 +16,8 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead of a progress bar.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing while it runs.")] = False,
 ) -> None:
-    """Go on with a run from its last checkpoint: the result is that of a run that was never stopped."""
-    training = resumed(run)
-    if training.progress.ended is not None and training.ranks.leads and not as_json:
-        say(f"the run is over: {training.progress.ended}.")
-    run_to_the_end(training, as_json=as_json, quiet=quiet)
+    """Go on with a run from its last checkpoint: the result is that of a run that was never stopped.
+
+    Ctrl-C stops it again after the present update, with a checkpoint (exit code 130); a second one breaks it off.
+    """
+    run_to_the_end(resumed(run), as_json=as_json, quiet=quiet)

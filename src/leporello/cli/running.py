@@ -1,15 +1,21 @@
 """A training shown to its end: Ctrl-C stops it after the present update, with a checkpoint.
 
-Knows views, signals and what is said before and after; knows nothing of options.
+Knows views, signals and what is said before and after; knows nothing of options. A run that was stopped so has the exit
+code that shells give to a signal: 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import typer
+
+from leporello.cli.columns import duration
 from leporello.cli.counting import counting
 from leporello.cli.instruments import flow_of
 from leporello.cli.saying import say, warn
@@ -26,21 +32,28 @@ from leporello.language.training import Training
 
 def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
     """Train, show, and write the report."""
-    leads = training.ranks.leads
+    leads, over = training.ranks.leads, training.progress.ended is not None
     talks = leads and not quiet and not as_json
-    if talks:
-        say(introduction(training))
-    rows = _models(training, talks) if leads else []
-    with stopping(training), _view(training, rows, as_json=as_json, quiet=quiet) as view:
-        for event in training.events():
-            view.show(event)
-    if leads and training.run is not None:
-        write_report(training.run, None if training.interrupted else _flow(training))
+    try:
+        if talks:
+            say(f"the run is over: {training.progress.ended}." if over else introduction(training))
+        rows = _models(training, talks and not over) if leads else []
+        with stopping(training) as stopped, _view(training, rows, as_json=as_json, quiet=quiet) as view:
+            for event in training.events():
+                view.show(event)
+        if leads and training.run is not None:
+            write_report(training.run, None if training.interrupted else _flow(training))
+    except KeyboardInterrupt:
+        if leads and training.run is not None:
+            warn(f"broken off: leporello resume {training.run.path} goes on from the last checkpoint")
+        raise typer.Exit(128 + signal.SIGINT) from None
     if talks:
         say(conclusion(training, rows))
         if training.run is not None and plots_missing():
             warn(f"curve.svg needs matplotlib: {NEEDED}")
     training.ranks.leave()
+    if training.interrupted and training.progress.ended is None:
+        raise typer.Exit(128 + (stopped.by or signal.SIGINT))
 
 
 def introduction(training: Training) -> str:
@@ -49,9 +62,10 @@ def introduction(training: Training) -> str:
     count = sum(value.numel() for value in training.net.parameters())
     validation = 0 if corpus.validation is None else len(corpus.validation.tokens)
     layers = f"{config.layers} layers of " if config.layers > 1 else ""
-    tokens = f"{len(corpus.train.tokens):,} tokens to train on, {validation:,} to validate with"
+    parts = f"{len(corpus.train.tokens):,} to train on, {validation:,} to validate with"
     lines = [
-        f"text     {corpus.source}: {tokens}, {corpus.tokenizer.size:,} different",
+        f"text     {corpus.source}",
+        f"tokens   {parts}, {corpus.tokenizer.size:,} different",
         f"network  {layers}{config.cell}, {config.hidden} units, {count:,} parameters",
     ]
     if corpus.validation is not None and corpus.validation.unknown:
@@ -65,17 +79,29 @@ def introduction(training: Training) -> str:
 def conclusion(training: Training, rows: list[Row]) -> str:
     """How it ended, beside other models, and how to go on."""
     progress, run = training.progress, training.run
-    lines = [f"stopped: {progress.ended or 'interrupted'}, {progress.update:,} updates, {progress.seconds:,.0f} s"]
+    why = progress.ended or "interrupted, and saved"
+    lines = [f"stopped: {why}, {progress.update:,} updates, {duration(progress.seconds)}"]
     if progress.best is not None:
-        count = sum(value.numel() for value in training.net.parameters())
-        own = Row(f"{training.config.cell} {training.config.hidden}", perplexity(progress.best), parameters=count)
-        lines += ["", as_text([*rows, own]), ""]
+        lines += ["", as_text([*rows, _own(training, progress.best)]), ""]
     if run is not None and progress.ended is None:
         lines.append(f"go on with     leporello resume {run.path}")
     if run is not None:
         lines.append(f"write text     leporello generate {run.path}")
         lines.append(f"read about it  {run.report_file}")
     return "\n".join(lines)
+
+
+def _own(training: Training, loss: float) -> Row:
+    """The network as a row beside others."""
+    config, part = training.config, training.corpus.validation
+    assert part is not None
+    return Row(
+        f"{config.cell} {config.hidden}",
+        perplexity(loss),
+        loss / math.log(2) * (len(part.tokens) - 1) / (part.characters - part.first_characters),
+        parameters=sum(value.numel() for value in training.net.parameters()),
+        seconds=training.progress.seconds,
+    )
 
 
 def _models(training: Training, talks: bool) -> list[Row]:
@@ -96,18 +122,27 @@ def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) ->
     return Bar(training.config, [(row.name, row.perplexity) for row in rows], share)
 
 
+@dataclass
+class Stopped:
+    """by   the number of the first signal that came"""
+
+    by: int | None = None
+
+
 @contextmanager
-def stopping(training: Training) -> Iterator[None]:
+def stopping(training: Training) -> Iterator[Stopped]:
     """Ctrl-C asks the training to stop; a second one breaks it off."""
+    stopped = Stopped()
 
     def asked(number: int, frame: Any) -> None:
-        if training.interrupted:
+        if stopped.by is not None:
             raise KeyboardInterrupt
+        stopped.by = number
         training.stop()
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,6 +5,7 @@ Knows terminals: how wide they are, and which letters they can show. Knows nothi
 
 from __future__ import annotations
 
+import errno
 import functools
 import shutil
 import sys
@@ -62,7 +63,7 @@ def warn(text: str) -> None:
 
 
 def in_words(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """A command whose errors are said without a traceback; its exit code is then 2."""
+    """A command whose errors, and those of the machine, are said without a traceback; its exit code is then 2."""
 
     @functools.wraps(command)
     def said(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
@@ -70,6 +71,12 @@ def in_words(command: Callable[Arguments, None]) -> Callable[Arguments, None]:
             command(*arguments, **options)
         except LeporelloError as error:
             warn(f"error: {error}")
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read along has gone: nobody is left to talk to
+                raise
+            told = LeporelloError("the machine refused.", file=error.filename, says=error.strerror or error)
+            warn(f"error: {told}")
             raise typer.Exit(2) from error
 
     return said

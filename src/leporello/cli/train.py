@@ -27,7 +27,9 @@ def train(
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Files or folders; - for standard input; nothing: Python's manual."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder for the run. [runs/...]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder for the run; by itself one in runs/.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read options from a TOML file; those given here come first.")
     ] = None,
@@ -35,11 +37,16 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing while it runs.")] = False,
     options: Any = None,
 ) -> None:
-    """Train a recurrent language model on a text; show its perplexity as it falls, beside that of n-grams."""
+    """Train a recurrent language model on a text; show its perplexity as it falls, beside that of n-grams.
+
+    Ctrl-C stops it after the present update, with a checkpoint from which leporello resume goes on (exit code 130); a
+    second Ctrl-C breaks it off.
+    """
     values = values_in(config) if config is not None else {}
     if text:
-        values["text"] = [_absolute(one) for one in text]
-    found = config_of({**values, **options})
+        values["text"] = text
+    asked = config_of({**values, **options})
+    found = asked.replaced({"text": tuple(map(_absolute, asked.text))})
     run_to_the_end(started(found, None, out or _free_folder(found)), as_json=as_json, quiet=quiet)
 
 

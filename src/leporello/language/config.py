@@ -68,7 +68,7 @@ class Config:
     epochs: int = _option(0, "training", "times the text is gone through; 0: 20, or as often as the minutes allow", least=0)
     minutes: float = _option(0.0, "training", "time to train; 0: no limit", least=0)
     patience: int = _option(0, "training", "stop after so many validations without progress; 0: never", least=0)
-    seed: int = _option(0, "training", "of all random numbers", least=0)
+    seed: int = _option(0, "training", "of all random numbers", least=0, below=2**62)
 
     evaluate_every: int = _option(0, "run", "updates between validations; 0: once an epoch, 100 at least", least=0)
     save_every: float = _option(20.0, "run", "seconds between checkpoints", least=0)

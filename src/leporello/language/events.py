@@ -25,15 +25,7 @@ class Board:
     """
 
     def __init__(self, folder: Path, update: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise LeporelloError(
-                "'tensorboard' needs the package tensorboard.",
-                says=error,
-                tries="pip install tensorboard; or without --tensorboard",
-            ) from error
-        self.writer = SummaryWriter(str(folder), purge_step=update + 1 if update else None)
+        self.writer = _summary_writer()(str(folder), purge_step=update + 1 if update else None)
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Write the numbers of a line, and the text of a sample."""
@@ -49,12 +41,32 @@ class Board:
         self.writer.close()
 
 
-def board_of(config: Config, run: Run | None, update: int = 0) -> Board | None:
-    """The events that a configuration asks for."""
+def refuse_board(config: Config, folder: Path | None) -> None:
+    """Say before anything runs that no events can be written."""
     if not config.tensorboard:
-        return None
-    if run is None:
+        return
+    if folder is None:
         raise ArgumentError(
             "'tensorboard' needs a folder to write into.", came="out=None", tries="out='runs/mine', a new folder"
         )
+    _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise LeporelloError(
+            "'tensorboard' needs the package tensorboard.",
+            says=error,
+            tries="pip install tensorboard; or without --tensorboard",
+        ) from error
+    return SummaryWriter
+
+
+def board_of(config: Config, run: Run | None, update: int = 0) -> Board | None:
+    """The events that a configuration asks for."""
+    refuse_board(config, None if run is None else run.path)
+    if not config.tensorboard or run is None:
+        return None
     return Board(run.path / FOLDER, update)

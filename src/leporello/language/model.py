@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.language.checkpoint import part, read_checkpoint, write_checkpoint
+from leporello.language.checkpoint import read_checkpoint, write_checkpoint
 from leporello.language.config import Config
 from leporello.language.network import network_of
 from leporello.language.perplexity import perplexity_of
 from leporello.language.run import Run
 from leporello.language.scoring import Scorer, at_rest
+from leporello.language.snapshot import put_into
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.written import read_vocabulary, write_vocabulary
+from leporello.modules.choosing import Choosing
 from leporello.modules.generating import generate
 from leporello.modules.recurrent import Recurrent
 
@@ -73,7 +75,7 @@ class LanguageModel:
         file = opened.best_file if which == "best" and opened.best_file.is_file() else opened.last_file
         tensors, facts = read_checkpoint(file)
         net = network_of(config, tokenizer.size)
-        net.load_state_dict(part(tensors, "net"))
+        put_into(net, tensors)
         net.eval()
         return cls(net, tokenizer, config, facts["forced"])
 
@@ -90,7 +92,9 @@ class LanguageModel:
         tokens = self._tokens(text)
         if len(tokens) < 2:
             raise ArgumentError(
-                "the text is too short to predict anything.", came=f"{len(tokens)} tokens", expected="2 or more"
+                "the text is too short to predict anything.",
+                came=f"{len(tokens)} token{'s'[: len(tokens) != 1]}",
+                expected="2 or more",
             )
         scores = perplexity_of(self.scorer(), tokens)
         first = self.tokenizer.decode(tokens[:1].tolist())
@@ -137,6 +141,9 @@ class LanguageModel:
         """
         if not isinstance(length, int) or length < 0:
             raise ArgumentError("'length' is no count of tokens.", came=repr(length), expected="0 or more")
+        if seed is not None and not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
+            raise ArgumentError("'seed' is no seed.", came=repr(seed), expected="an integer of 64 bits, or None")
+        Choosing(temperature, top_k, top_p)  # refuses what cannot be, before anything is written
         generator = torch.Generator()
         _ = generator.seed() if seed is None else generator.manual_seed(seed)
         state, token = self._after(prompt)

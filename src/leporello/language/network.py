@@ -57,8 +57,10 @@ def network_of(config: Config, size: int) -> Recurrent:
         dropout=config.dropout,
         scores="outputs" in required(kind),
     )
-    (method,) = methods_of(config.gradient).values()
-    return Recurrent(predictor, engine=config.engine, gradient=method).to(DTYPES[config.precision])
+    methods = list(methods_of(config.gradient).values())
+    if len(methods) != 1:
+        raise ArgumentError("'gradient' names several methods.", came=config.gradient, expected="one")
+    return Recurrent(predictor, engine=config.engine, gradient=methods[0]).to(DTYPES[config.precision])
 
 
 def _kind(spelling: Spelling) -> Callable[..., object]:

@@ -18,14 +18,15 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leporello.errors import ArgumentError, FileMismatch
+from leporello.errors import ArgumentError, FileMismatch, LeporelloError
 from leporello.language.config import Config
 from leporello.language.toml import read_toml, toml_of
-from leporello.language.whole import write_whole
+from leporello.language.whole import sweep, write_whole
 
 VERSION = 1
 
@@ -42,6 +43,8 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: Config) -> Run:
         """A new folder with its configuration; one that holds anything else is refused."""
+        if path.is_dir():
+            sweep(path)
         if path.is_dir() and any(path.iterdir()):
             resume = (path / "config.toml").is_file()
             raise ArgumentError(
@@ -58,6 +61,17 @@ class Run:
         run = cls(path)
         write_whole(run.config_file, toml_of(config).encode())
         return run
+
+    def abandon(self, *, folder: bool) -> None:
+        """Remove a run that never came to be.
+
+        folder   remove the folder too, if it is empty then
+        """
+        for file in (self.config_file, self.vocabulary_file, self.tokens_file, self.data_file):
+            file.unlink(missing_ok=True)
+        if folder:
+            with suppress(OSError):
+                self.path.rmdir()
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
@@ -146,21 +160,35 @@ class Metrics:
     """
 
     def __init__(self, path: Path, size: int = 0) -> None:
-        self.file = path.open("ab")
-        self.file.truncate(size)
-        self.size = size
+        self.path, self.size = path, size
+        with self._in_words():
+            self.file = path.open("ab")
+            self.file.truncate(size)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        self.size += self.file.write(json.dumps(finite(line), ensure_ascii=False).encode() + b"\n")
-        self.file.flush()
+        with self._in_words():
+            written = self.file.write(json.dumps(finite(line), ensure_ascii=False).encode() + b"\n")
+            self.file.flush()
+        self.size += written
 
     def synced(self) -> int:
         """Bring it to the disk, before a checkpoint counts on it; how many bytes there are."""
-        os.fsync(self.file.fileno())
+        with self._in_words():
+            os.fsync(self.file.fileno())
         return self.size
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LeporelloError(
+                "the file could not be written.", file=self.path, says=error.strerror or error
+            ) from error
 
     def __enter__(self) -> Metrics:
         return self
 
     def __exit__(self, *failed: object) -> None:
-        self.file.close()
+        with suppress(OSError):  # what could not be written was said when it was
+            self.file.close()

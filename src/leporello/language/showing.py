@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from leporello.language.config import Config
-from leporello.language.progress import epochs_of
+from leporello.language.left import Left, clock
 from leporello.language.run import finite
 
 Event = dict[str, Any]
@@ -48,16 +48,16 @@ class Lines(Nothing):
 
 
 class Bar:
-    """A bar with numbers below it; validations and samples go by above.
+    """A bar with numbers below it, on 80 columns; validations and samples go by above.
 
-    known   models to compare with: a name and a perplexity each, the worst first
+    known   models to compare with: a name and a perplexity each
     share   how much is done before the first event
     """
 
     def __init__(self, config: Config, known: Sequence[tuple[str, float]] = (), share: float = 0.0) -> None:
         from rich.console import Console
         from rich.live import Live
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self.config, self.known = config, known
         self.console = Console()
@@ -65,13 +65,12 @@ class Bar:
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             expand=True,
-            speed_estimate_period=60,
         )
-        self.task = self.bar.add_task("training", total=1.0, completed=share)  # type: ignore[arg-type]
+        self.task = self.bar.add_task("training", total=1.0, completed=share, left="")  # type: ignore[arg-type]
+        self.left = Left()
         self.numbers: Any = ""
         self.live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._drawn)
 
@@ -95,26 +94,25 @@ class Bar:
 
         self._advance(event)
         self.numbers = Text.assemble(
-            ("perplexity ", "dim"), (f"{event['perplexity']:.2f}", "bold"),
-            ("  loss ", "dim"), f"{event['loss']:.3f}",
-            ("  bits/char ", "dim"), f"{event['bits_per_character']:.3f}",
-            ("  gradient ", "dim"), f"{event['gradient_norm']:.2f}",
-            ("  clipped ", "dim"), f"{event['clipped']:.0%}",
-            ("  tokens/s ", "dim"), f"{event['tokens_per_second']:,.0f}",
+            ("perplexity ", "dim"), (f"{_short(event['perplexity']):<7}", "bold"),
+            (" bits/char ", "dim"), f"{event['bits_per_character']:<5.3f}",
+            (" gradient ", "dim"), f"{_short(event['gradient_norm']):<5}",
+            (" clipped ", "dim"), f"{event['clipped']:<4.0%}",
+            f" {_many(event['tokens_per_second']):>7}", (" tokens/s", "dim"),
+            overflow="ellipsis", no_wrap=True,
         )  # fmt: skip
 
     def _validation(self, event: Event) -> None:
         from rich.text import Text
 
-        below = [(name, value) for name, value in self.known if event["perplexity"] < value]
         line = Text.assemble(
-            (f"epoch {event['epoch']:6.2f}  ", "dim"), "validation perplexity ",
-            (f"{event['perplexity']:7.3f}", "bold green" if event["best"] else "bold"),
-            (f"  bits/char {event['bits_per_character']:.3f}", "dim"),
+            (f"epoch {event['epoch']:7.2f}  ", "dim"), "validation perplexity ",
+            (f"{event['perplexity']:9,.3f}", "bold green" if event["best"] else "bold"),
+            (f"  bits/char {event['bits_per_character']:6.3f}", "dim"),
         )  # fmt: skip
         if self.known:
-            line.append(f"  below the {below[-1][0]} ({below[-1][1]:.2f})" if below else "  above the unigram", "cyan")
-        self.console.print(line)
+            line.append(f"  {beside(event['perplexity'], self.known)}", "cyan")
+        self.console.print(line, soft_wrap=True)
 
     def _sample(self, event: Event) -> None:
         from rich.padding import Padding
@@ -126,9 +124,28 @@ class Bar:
         self._advance(event)
 
     def _advance(self, event: Event) -> None:
-        shares = [0.0]
-        if epochs := epochs_of(self.config):
-            shares.append(event["epoch"] / epochs)
-        if self.config.minutes:
-            shares.append(event["seconds"] / (self.config.minutes * 60))
-        self.bar.update(self.task, completed=min(1.0, max(shares)), description=f"epoch {event['epoch']:.1f}")
+        share, left = self.left.after(event, self.config)
+        self.bar.update(
+            self.task,
+            completed=share,
+            description=f"epoch {event['epoch']:.1f}",
+            left="" if left is None else f"{clock(left)} left",
+        )
+
+
+def beside(perplexity: float, known: Sequence[tuple[str, float]]) -> str:
+    """Where a perplexity stands among models: below the best of those that it beats, or above all of them.
+
+    >>> beside(4.0, [("uniform", 65.0), ("2-gram", 11.5), ("3-gram", 3.9)])
+    'below 2-gram'
+    """
+    beaten = [(value, name) for name, value in known if perplexity < value]
+    return f"below {min(beaten)[1]}" if beaten else "above all"
+
+
+def _many(count: float) -> str:
+    return f"{count:,.0f}" if count < 1e6 else f"{count / 1e6:.2f}M"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from leporello.errors import FileMismatch
 from leporello.language.checkpoint import part
 from leporello.loop.state import Tree, leaves_of
 from leporello.modules.recurrent import Recurrent
@@ -50,12 +51,31 @@ def of_all(
 
 def put_back(net: Recurrent, optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Parameters and what the optimiser keeps."""
-    net.load_state_dict(part(tensors, "net"))
+    put_into(net, tensors)
     states: dict[int, dict[str, Tensor]] = {}
     for name, value in part(tensors, "optimiser").items():
         index, own = name.split(".", 1)
         states.setdefault(int(index), {})[own] = value
     optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def put_into(net: Recurrent, tensors: Mapping[str, Tensor]) -> None:
+    """Parameters and buffers; those of another network are refused."""
+    own, theirs = _shapes(net.state_dict()), _shapes(part(tensors, "net"))
+    for name in [*own, *theirs]:
+        if own.get(name) != theirs.get(name):
+            raise FileMismatch(
+                "the checkpoint is that of another network than config.toml asks for.",
+                parameter=name,
+                came=theirs.get(name, "none"),
+                expected=own.get(name, "none"),
+                tries="the config.toml that the run was begun with",
+            )
+    net.load_state_dict(part(tensors, "net"))
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: f"{value.dtype}"[6:] + f" {list(value.shape)}" for name, value in tensors.items()}
 
 
 def state_again(own: Mapping[str, Tensor], net: Recurrent, batch: int, device: torch.device) -> Any:

@@ -14,12 +14,14 @@ from leporello.errors import FileMismatch
 from leporello.language.checkpoint import read_checkpoint
 from leporello.language.config import Config
 from leporello.language.corpus import Corpus, corpus_of, opened
+from leporello.language.events import refuse_board
 from leporello.language.ranks import Ranks, ranks_here
 from leporello.language.run import Run
 from leporello.language.text.sources import Source, source_of
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.written import read_vocabulary, write_vocabulary
 from leporello.language.training import Training
+from leporello.language.whole import sweep
 
 
 def started(config: Config, source: Source | None = None, out: Path | None = None) -> Training:
@@ -30,8 +32,17 @@ def started(config: Config, source: Source | None = None, out: Path | None = Non
     """
     ranks = ranks_here(config.device)
     set_threads(config)
-    run = None if out is None else Run.create(out, config) if ranks.leads else Run(out)
-    return Training(config, _read(config, source, run, ranks), run, ranks)
+    refuse_board(config, out)
+    if out is None:
+        return Training(config, _read(config, source, None, ranks), None, ranks)
+    there = out.exists()
+    run = Run.create(out, config) if ranks.leads else Run(out)
+    try:
+        return Training(config, _read(config, source, run, ranks), run, ranks)
+    except Exception:
+        if ranks.leads:
+            run.abandon(folder=not there)
+        raise
 
 
 def resumed(path: Path) -> Training:
@@ -43,9 +54,13 @@ def resumed(path: Path) -> Training:
     config = run.config()
     ranks = ranks_here(config.device)
     set_threads(config)
+    if ranks.leads:
+        sweep(run.path)
     if not run.data_file.is_file():
+        _refuse_no_text(config, run)
         return Training(config, _read(config, None, run, ranks), run, ranks)
     corpus = kept(run)
+    refuse_board(config, run.path)
     if ranks.leads:
         refuse_changed_text(config, corpus, run)
     training = Training(config, corpus, run, ranks)
@@ -83,8 +98,18 @@ def encoded(config: Config, source: Source, run: Run | None, tokenizer: Tokenize
 
 def kept(run: Run) -> Corpus:
     """The tokens that lie in a run folder."""
-    facts: dict[str, Any] = run.data()
-    return opened(run.tokens_file, read_vocabulary(run.vocabulary_file), facts["corpus"])
+    record: dict[str, Any] | None = run.data().get("corpus")
+    if record is None:
+        raise FileMismatch(
+            "the folder holds a model without its training.",
+            folder=run.path,
+            tries=f"leporello generate {run.path}, or train anew",
+        )
+    try:
+        return opened(run.tokens_file, read_vocabulary(run.vocabulary_file), record)
+    except FileMismatch as error:
+        error.place(folder=str(run.path))
+        raise
 
 
 def refuse_changed_text(config: Config, corpus: Corpus, run: Run) -> None:
@@ -100,6 +125,16 @@ def refuse_changed_text(config: Config, corpus: Corpus, run: Run) -> None:
             came=f"{len(again.train.tokens):,} tokens to train on, digest {again.digest[:12]}",
             expected=f"{len(corpus.train.tokens):,} tokens, digest {corpus.digest[:12]}",
             tries="bring the old text back, or train anew with another --out",
+        )
+
+
+def _refuse_no_text(config: Config, run: Run) -> None:
+    """A text that nobody kept cannot be read again."""
+    if "-" in config.text:
+        raise FileMismatch(
+            "the run was stopped before its text was read, and the text was in no file.",
+            folder=run.path,
+            tries="train again with another --out",
         )
 
 

@@ -24,9 +24,11 @@ from leporello.language.batches import Batches
 from leporello.language.checkpoint import part, write_checkpoint
 from leporello.language.config import Config
 from leporello.language.corpus import Corpus
+from leporello.language.device import device_of
 from leporello.language.events import Board, board_of
 from leporello.language.finite import refuse_not_finite
 from leporello.language.forcing import forcing_of
+from leporello.language.keeping import keeping
 from leporello.language.model import LanguageModel
 from leporello.language.network import network_of
 from leporello.language.optimising import optimiser_of, rate_at
@@ -55,7 +57,7 @@ class Training:
 
     def __init__(self, config: Config, corpus: Corpus, run: Run | None = None, ranks: Ranks = Ranks()) -> None:  # noqa: B008
         self.config, self.corpus, self.run, self.ranks = config, corpus, run, ranks
-        self.device = device_of(config)
+        self.device = device_of(config.device)
         self.net = network_of(config, corpus.tokenizer.size).to(self.device)
         self.model = LanguageModel(self.net, corpus.tokenizer, config)
         self.parameters = [value for value in self.net.parameters() if value.requires_grad]
@@ -78,6 +80,7 @@ class Training:
         self.metrics: Metrics | None = None
         self.board: Board | None = None
         self.written = 0  # bytes of metrics that count
+        self.saved: int | None = None  # the update of the last checkpoint
         self.interrupted = False
         torch.manual_seed(config.seed + ranks.rank)
 
@@ -109,13 +112,15 @@ class Training:
                 self._update(window.to(self.device))
                 now = time.monotonic()
                 progress.seconds = now - begun
-                over: float = self.interrupted or bool(progress.over(self.config))
                 due = [
                     now - said > SAID,
                     0 < self.config.sample_every < now - sampled,
                     now - saved > self.config.save_every,
+                    self.interrupted,
+                    bool(progress.over(self.config)),
                 ]
-                say, sample, save, over, progress.seconds = self.ranks.told([*due, over, progress.seconds])
+                say, sample, save, stop, over, progress.seconds = self.ranks.told([*due, progress.seconds])
+                self.interrupted, over = bool(stop), over or stop
                 if say:
                     yield self._line()
                     said = time.monotonic()
@@ -243,7 +248,8 @@ class Training:
 
     def _written(self, line: Event) -> Event:
         if self.metrics is not None:
-            self.metrics.write(line)
+            with keeping(self.run, self.saved):
+                self.metrics.write(line)
         if self.board is not None:
             self.board.write(line)
         return line
@@ -252,21 +258,23 @@ class Training:
         """A checkpoint from which the run goes on as if it had never stopped."""
         if self.run is not None:
             self._checkpoint(self.run.last_file)
+            self.saved = self.progress.update
 
     def _checkpoint(self, path: Path) -> None:
         everyone = self.ranks.gathered(of_one_process(self.state, self.device))
         if not self.ranks.leads:
             return
-        if self.metrics is not None:
-            self.written = self.metrics.synced()
-        facts = {
-            "progress": dataclasses.asdict(self.progress),
-            "metrics": self.written,
-            "ranks": self.ranks.count,
-            "forced": self.forced,
-            "text": self.corpus.digest,
-        }
-        write_checkpoint(path, of_all(self.net, self.optimiser, everyone), facts)
+        with keeping(self.run, self.saved):
+            if self.metrics is not None:
+                self.written = self.metrics.synced()
+            facts = {
+                "progress": dataclasses.asdict(self.progress),
+                "metrics": self.written,
+                "ranks": self.ranks.count,
+                "forced": self.forced,
+                "text": self.corpus.digest,
+            }
+            write_checkpoint(path, of_all(self.net, self.optimiser, everyone), facts)
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Stand where a checkpoint was written."""
@@ -280,16 +288,10 @@ class Training:
         put_back(self.net, self.optimiser, tensors)
         self.state = state_again(part(tensors, f"rank.{self.ranks.rank}"), self.net, self.config.batch, self.device)
         self.progress = Progress(**facts["progress"])
+        self.saved = self.progress.update
         self.written = facts["metrics"]
 
 
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
     """The mean surprise of the targets, in nats."""
     return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
-
-
-def device_of(config: Config) -> torch.device:
-    """Where a configuration wants to be run."""
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)

@@ -42,6 +42,12 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
         written.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what was being written when a process was killed; nobody else may be writing there."""
+    for left in folder.glob(f".{'[0-9a-f]' * 12}.tmp"):
+        left.unlink(missing_ok=True)
+
+
 def _settle(folder: Path) -> None:
     """The new name, too, is on the disk when this is done, where folders can be asked for that."""
     with contextlib.suppress(OSError):

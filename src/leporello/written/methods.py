@@ -14,7 +14,7 @@ from leporello import gradient
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
 
-EXAMPLE = "--methods full,truncated:35,random:0.97"
+EXAMPLE = "full, truncated:35, random:0.97"
 
 
 @dataclass(frozen=True)

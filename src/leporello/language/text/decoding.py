@@ -33,6 +33,8 @@ def decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
             text = decoder.decode(chunk, not chunk)
         except UnicodeDecodeError as error:  # its bytes are those held back and the chunk: they end where it ends
             raise Misfit(error.object[error.start], fed - len(error.object) + error.start) from error
+        except UnicodeError as error:  # utf-16 and utf-32 without a byte order mark
+            raise Misfit(chunk[0], 0) from error
         if text and not begun:
             begun = True
             text = text.removeprefix(BYTE_ORDER_MARK)

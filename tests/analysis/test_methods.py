@@ -134,7 +134,7 @@ def test_draws_are_repeated_by_a_seed_and_those_outside_go_on_as_if_nothing_had_
 
 
 def test_the_caller_s_net_is_left_alone() -> None:
-    net, inputs = example("GRU"), normal(5, 2, 3)
+    net, inputs = example("RNN"), normal(5, 2, 3)
     bias_and_variance(net, inputs.requires_grad_(), square, [lp.Full(clip_state=0.001)], 2)
     assert inputs.grad is None
     assert all(parameter.grad is None for parameter in net.parameters())
@@ -166,10 +166,10 @@ def test_a_learned_initial_state_is_among_the_parameters() -> None:
 CALLS: dict[str, Callable[[], tuple[lp.Recurrent, dict[str, Any]]]] = {
     "one step": lambda: (example("LSTM"), {"inputs": normal(1, 1, 3)}),
     "lengths": lambda: (example("GRU"), {"inputs": normal(7, 3, 3), "lengths": [7, 1, 4]}),
-    "resets": lambda: (example("GRU"), {"inputs": normal(7, 3, 3), "resets": normal(7, 3) > 1}),
+    "resets": lambda: (example("RNN"), {"inputs": normal(7, 3, 3), "resets": normal(7, 3) > 1}),
     "state": lambda: (example("RNN"), {"inputs": normal(7, 3, 3), "state": normal(3, 5)}),
     "packed": lambda: (
-        example("GRU"),
+        example("RNN"),
         {"inputs": pack_padded_sequence(normal(7, 3, 3), torch.tensor([7, 5, 2]))},
     ),
     "batch first": lambda: (
@@ -202,7 +202,7 @@ def test_targets_are_compared_with_and_fed_back_only_where_forcing_says_so() -> 
 
 
 def test_steps_past_the_end_of_a_row_do_not_count() -> None:
-    net, inputs = example("GRU"), normal(7, 2, 3)
+    net, inputs = example("RNN"), normal(7, 2, 3)
     whole = bias_and_variance(net, inputs, square, [lp.Full()], 2, lengths=[7, 3])
     outputs = net(inputs, lengths=[7, 3])[0]
     loss = (square(outputs)[:, 0].sum() + square(outputs)[:3, 1].sum()) / 10
@@ -211,7 +211,7 @@ def test_steps_past_the_end_of_a_row_do_not_count() -> None:
 
 
 def test_a_float32_net_is_compared_with_float64() -> None:
-    net = lp.Recurrent(lp.GRU(3, 5))
+    net = lp.Recurrent(lp.RNN(3, 5))
     full, windows = bias_and_variance(net, normal(9, 2, 3).float(), square, [lp.Full(), lp.Truncated(3)], 2).rows
     assert 0 < full.bias < 1e-5
     assert not full.is_biased

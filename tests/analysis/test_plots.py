@@ -59,10 +59,13 @@ NETS = {
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        *(pytest.param(name, 13, marks=[pytest.mark.slow] * name.startswith("linear")) for name in NETS),
+        ("LSTM", 13),
+        ("TimeDelay", 13),
+        ("one unit", 13),
+        ("two units", 2),
         ("linear 1.0", 1),
-        ("LSTM", 1),
-        ("LSTM", 2),
+        *(pytest.param(name, 13, marks=pytest.mark.slow) for name in NETS if name.startswith(("linear", "two"))),
+        *(pytest.param("LSTM", length, marks=pytest.mark.slow) for length in (1, 2)),
     ],
 )
 def test_every_result_of_every_length_is_drawn(name: str, length: int) -> None:
@@ -139,7 +142,7 @@ def test_without_matplotlib_there_is_the_text(monkeypatch: pytest.MonkeyPatch) -
 def test_matplotlib_is_imported_only_to_draw_and_pyplot_never() -> None:
     code = (
         "import sys, torch, leporello as lp\n"
-        "net = lp.Recurrent(lp.Elman(2, 3, 1))\n"
+        "net = lp.Recurrent(lp.Elman(2, 3, 1), engine='stepwise')\n"
         "flow = lp.analysis.gradient_flow(net, torch.randn(4, 1, 2), lambda o: o.sum(-1))\n"
         "str(flow)\n"
         "assert 'matplotlib' not in sys.modules\n"

@@ -11,10 +11,10 @@ from leporello.analysis import reach as reach_function
 from leporello.analysis.reach import _ahead, _back
 from leporello.analysis.steps import Steps
 from tests.analysis.nets import RADII, example, linear, normal, orthogonal, slow_reach
-from tests.cells.examples import EXAMPLES
+from tests.cells.examples import KINDS
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_sizes_are_those_of_one_autograd_call_per_output_number(name: str) -> None:
     net, inputs = example(name), normal(6, 3, 3)
     draws = net.draw(inputs)
@@ -23,7 +23,7 @@ def test_sizes_are_those_of_one_autograd_call_per_output_number(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["Elman", "LSTM", "LayerNormLSTM", "TimeDelay"])
-@pytest.mark.parametrize("rows", [1, 7, 10_000])
+@pytest.mark.parametrize("rows", [1, 7, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_carried_back_and_carried_ahead_are_the_same(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "MOST_ROWS", rows)
     net, inputs = example(name, train=False), normal(5, 2, 3)

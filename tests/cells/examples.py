@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -48,6 +50,18 @@ EXAMPLES: dict[str, Callable[..., Cell]] = {
     "TimeDelay of two": partial(cells.TimeDelay, 3, 2, 2),
     "TimeDelay of one": partial(cells.TimeDelay, 3, 2, 1),
 }
+VARIANTS = {
+    "RNN identity",
+    "GRU without bias",
+    "LSTM with projection",
+    "Leaky current",
+    "Leaky learned",
+    "TimeDelay of two",
+    "TimeDelay of one",
+}
+KINDS: list[Any] = [  # one of each kind always, its variants in make check-all alone
+    pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in EXAMPLES
+]
 
 
 def shaken(cell: Cell, seed: int = 0) -> Cell:

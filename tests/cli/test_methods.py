@@ -60,21 +60,21 @@ def test_what_names_no_method_is_refused(written: str, words: str) -> None:
 
 
 def test_the_table_has_a_line_for_each_method() -> None:
-    said = drawn("methods", "gru:3,5", "--methods", "full,truncated:2,random:0.8", *SHORT)
+    said = drawn("methods", "rnn:3,5", "--methods", "full,truncated:2,random:0.8", *SHORT)
     lines = said.splitlines()
-    assert lines[0] == "GRU: 150 parameters, state h [5]"
+    assert lines[0] == "RNN: 50 parameters, state h [5]"
     assert lines[2].startswith("full is exact; random:0.8 is right on average, as far as 4 draws tell; ")
     assert [line.split()[0] for line in lines[4:7]] == ["full", "truncated:2", "random:0.8"]
 
 
 def test_json_is_all_that_is_printed_and_the_same_for_the_same_seed() -> None:
-    words = ("methods", "gru:3,5", "--methods", "truncated:2,random:0.8", *SHORT, "--seed", 3, "--json")
+    words = ("methods", "rnn:3,5", "--methods", "truncated:2,random:0.8", *SHORT, "--seed", 3, "--json")
     found = json.loads(drawn(*words))
     torch.manual_seed(3)
-    net, inputs = lp.Recurrent(lp.GRU(3, 5)), torch.randn(7, 3, 3)
+    net, inputs = lp.Recurrent(lp.RNN(3, 5)), torch.randn(7, 3, 3)
     methods = [lp.Truncated(2), lp.RandomTruncated(0.8)]
     wanted = bias_and_variance(net, inputs, lambda output: output.square().mean(-1), methods, 4, seed=3)
-    assert (found["cell"], found["seed"], found["parameters"]) == ("GRU", 3, 150)
+    assert (found["cell"], found["seed"], found["parameters"]) == ("RNN", 3, 50)
     assert found["norm"] == pytest.approx(wanted.norm, rel=1e-6)
     for own, row in zip(found["methods"], wanted.rows, strict=True):
         assert (own["method"], own["draws"], own["biased"]) == (repr(row.method), row.draws, row.is_biased)

@@ -1,15 +1,28 @@
-"""What a net gives for a sequence: outputs, final state and the gradients of all that has one, by name."""
+"""What a net, or its slow twin, gives for a sequence: outputs, final state and the gradients of all that has one."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import leporello as lp
 from leporello.loop.state import leaves_of
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
 
 
-def found(net: lp.Recurrent, inputs: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:
+class Plain(nn.Module):
+    """The slow twin of a net: the plain loop."""
+
+    def __init__(self, cell: lp.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, inputs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        return plain_loop(self.cell, understood(self.cell, inputs, state))
+
+
+def found(net: nn.Module, inputs: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:
     inputs = inputs.clone().requires_grad_()
     outputs, final = net(inputs, state)
     leaves = leaves_of(final)

@@ -99,9 +99,9 @@ def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
     code = f"from leporello.engine.cpu.build import library; print(library({TEXT!r}, 'race')[0].answer())"
     running = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ.copy())
-        for _ in range(3)
+        for _ in range(2)
     ]
-    assert [process.communicate(timeout=120)[0].strip() for process in running] == ["42"] * 3
+    assert [process.communicate(timeout=120)[0].strip() for process in running] == ["42"] * 2
 
 
 @pytest.fixture

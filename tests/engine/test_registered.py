@@ -12,7 +12,7 @@ import leporello as lp
 from leporello.engine.registered import Registered
 from leporello.modules import later  # noqa: F401, registers looks
 from leporello.modules.planning import values_of
-from tests.modules.twins import ENGINES, normal, shaken, somewhere
+from tests.modules.twins import FASTEST, normal, shaken, somewhere
 
 operators: Any = torch.ops.leporello
 
@@ -26,7 +26,7 @@ def registered(engine: str, grad: bool) -> tuple[Registered, list[Tensor]]:
     return Registered(plan), values_of(plan.loop, call)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_sweeps_pass_the_checks_of_torch(engine: str) -> None:
     plain, values = registered(engine, grad=False)
     torch.library.opcheck(operators.plain_sweep.default, (plain.name, 5, 2, [value.detach() for value in values]))

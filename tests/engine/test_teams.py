@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from leporello.engine.cpu import library
 from leporello.loop.state import leaves_of
 from tests.close import assert_close, assert_same
 from tests.engine.counting import Shares
-from tests.engine.results import found
+from tests.engine.results import Plain, found
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 
@@ -57,11 +59,15 @@ CASES = {  # cells, their features, and how many products a step has
 }
 
 
+@cache
+def net_of(name: str) -> lp.Recurrent:
+    return lp.Recurrent(CASES[name][0](), engine="cpu")
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_states_are_the_same_bits_in_a_team_and_alone(name: str, shares: Shares) -> None:
-    make, features, products = CASES[name]
-    cell = make()
-    net, dtype = lp.Recurrent(cell, engine="cpu"), next(cell.parameters()).dtype
+    _, features, products = CASES[name]
+    net, dtype = net_of(name), next(net_of(name).parameters()).dtype
     for length, batch in ((9, 1), (5, 2), (1, 1), (1, 2)):
         x = inputs(length, batch, features, dtype)
         torch.set_num_threads(1)
@@ -91,9 +97,8 @@ def test_a_team_of_our_own_threads_gives_the_same_bits(shares: Shares, monkeypat
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_by_a_team_are_those_of_torch_and_the_same_bits_from_run_to_run(name: str, shares: Shares) -> None:
-    make, features, products = CASES[name]
-    cell = make()
-    net, dtype = lp.Recurrent(cell, engine="cpu"), next(cell.parameters()).dtype
+    _, features, products = CASES[name]
+    net, dtype = net_of(name), next(net_of(name).parameters()).dtype
     torch.set_num_threads(3)
     for length, batch in ((9, 1), (7, 2), (1, 1)):
         x = inputs(length, batch, features, dtype)
@@ -108,7 +113,7 @@ def test_gradients_by_a_team_are_those_of_torch_and_the_same_bits_from_run_to_ru
         assert least >= length * products
         assert len(forward_and_backward) == 3
         assert all(number >= 2 * length * products for number in forward_and_backward)
-        assert_close(first, found(lp.Recurrent(cell, engine="stepwise"), x), f"{length} steps, batch {batch}")
+        assert_close(first, found(Plain(net.cell), x), f"{length} steps, batch {batch}")
 
 
 @pytest.mark.parametrize(("size", "large"), [(127, False), (128, True)])
@@ -117,7 +122,7 @@ def test_a_matrix_is_shared_from_a_size_on(size: int, large: bool, shares: Share
     cell, x = Gated(size), inputs(9, 1, size)
     net = lp.Recurrent(cell, engine="cpu")
     torch.set_num_threads(3)
-    assert_close(found(net, x), found(lp.Recurrent(cell, engine="stepwise"), x), f"size {size}")
+    assert_close(found(net, x), found(Plain(cell), x), f"size {size}")
     assert bool(shares.since()) == large
 
 
@@ -125,25 +130,27 @@ def test_where_every_thread_has_rows_enough_each_has_its_own(shares: Shares) -> 
     cell, x = Gated(128), inputs(9, 3, 128)
     net = lp.Recurrent(cell, engine="cpu")
     torch.set_num_threads(3)
-    assert_close(found(net, x), found(lp.Recurrent(cell, engine="stepwise"), x), "rows")
+    assert_close(found(net, x), found(Plain(cell), x), "rows")
     assert not shares.since()
 
 
-@pytest.mark.parametrize("batch", [5, 71, 150])
 def test_a_matrix_too_large_for_the_cache_is_divided_though_there_are_rows(
-    batch: int, shares: Shares, monkeypatch: pytest.MonkeyPatch
+    shares: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows than are taken together, too."""
     monkeypatch.setattr(library, "SHARED", ((1 << 12, 100),))
-    cell, x = Gated(67), inputs(6, batch, 67)
+    cell = Gated(67)
     net = lp.Recurrent(cell, engine="cpu")
-    torch.set_num_threads(1)
-    alone = values(net, x)
-    assert not shares.since()
-    torch.set_num_threads(3)
-    assert_same(values(net, x), alone, f"batch {batch}")
-    assert len(shares.since()) == 3
-    assert_close(found(net, x), found(lp.Recurrent(cell, engine="stepwise"), x), f"batch {batch}")
+    for batch in (5, 71, 150):
+        x = inputs(6, batch, 67)
+        torch.set_num_threads(1)
+        alone = values(net, x)
+        assert not shares.since()
+        torch.set_num_threads(3)
+        assert_same(values(net, x), alone, f"batch {batch}")
+        assert len(shares.since()) == 3
+        assert_close(found(net, x), found(Plain(cell), x), f"batch {batch}")
+        shares.since()
 
 
 def test_one_step_of_many_rows_is_shared_too(shares: Shares) -> None:

@@ -140,7 +140,7 @@ from leporello.engine.cpu import library
 library.LITTLE = 0
 torch.set_num_threads(4)
 cell = lp.Feedback(lp.RNN(192, 192))
-net, twin = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="stepwise")
+net, twin = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="reference")
 def off(batch):
     x, state = torch.zeros(9, batch, 0), tuple(torch.randn(batch, 192) for _ in range(2))
     with torch.no_grad():

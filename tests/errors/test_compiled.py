@@ -30,7 +30,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_can_be_seen_in_forms_is_said_while_the_graph_is_made(what: str) -> None:
     arguments, options, detail = WRONG[what]
-    net = lp.Recurrent(lp.GRU(4, 6))
+    net = lp.Recurrent(lp.RNN(4, 6))
     graph = compiled(net, dynamic=True)
     with pytest.raises(RuntimeError) as caught:
         graph(*arguments, **options)
@@ -55,14 +55,14 @@ def test_what_can_be_seen_in_numbers_alone_is_said_when_the_graph_runs(what: str
 
 
 def test_both_directions_look_at_lengths_before_they_turn() -> None:
-    net = lp.Bidirectional(lp.GRU(4, 2), lp.GRU(4, 2))
+    net = lp.Bidirectional(lp.RNN(4, 2), lp.RNN(4, 2))
     with pytest.raises(ArgumentError, match="out of range"):
         compiled(net)(X, lengths=torch.tensor([5, 9, 1]))
 
 
 def test_gradients_of_gradients_are_refused() -> None:
     x = torch.zeros(5, 3, 4, requires_grad=True)
-    net = lp.Recurrent(lp.GRU(4, 6))
+    net = lp.Recurrent(lp.RNN(4, 6))
     outputs, _ = compiled(net, "eager")(x)
     (first,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
     with pytest.raises(EngineRefusal, match="no gradients of gradients"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.errors.said import said
 X = torch.randn(5, 2, 3)
 
 
+@functools.cache
 def noisy() -> lp.Recurrent:
     return lp.Recurrent(lp.ZoneoutLSTM(3, 4, zoneout_h=0.5, zoneout_c=0.5))
 

@@ -3,6 +3,7 @@ state, run the window's steps, go backward from those losses."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.loop.state import leaves_of
-from tests.modules.twins import normal, shaken, state_like, thoroughly
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
+from leporello.modules.planning import Planner
+from tests.modules.twins import crossed, normal, shaken, state_like
 
 TOLERANCE = 1e-12  # float64, sums of some hundred products of numbers near 1: the order of summation alone differs
 
@@ -39,18 +43,20 @@ CELLS = {
 }
 
 
-NAMES = ["LSTM", "Jordan", "TimeDelay", *thoroughly("Own", "Stack")]
+PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan", "Own"), stepwise=("LSTM", "TimeDelay", "Stack"))  # of cell and engine
+FEW_PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan"), stepwise=("LSTM", "TimeDelay"))
 
 
 class Nets(dict[tuple[Any, str], lp.Recurrent]):
-    """The nets of one cell by gradient method and engine, each made once; those of one engine share their plans."""
+    """The nets of one cell by gradient method and engine, each made once; they share what was traced and planned."""
 
     def __init__(self, cell: lp.Cell) -> None:
         super().__init__()
         self.cell = cell
-        self.planned: dict[str, Any] = {}
+        self.planner = Planner()
 
     @staticmethod
+    @functools.cache
     def of(name: str) -> Nets:
         cell = shaken(CELLS[name]())
         assert isinstance(cell, lp.Cell)
@@ -59,7 +65,7 @@ class Nets(dict[tuple[Any, str], lp.Recurrent]):
     def __missing__(self, key: tuple[Any, str]) -> lp.Recurrent:
         self[key] = lp.Recurrent(self.cell, gradient=key[0], engine=key[1])
         own = self[key]._planner
-        own.loops, own.plans = self.planned.setdefault(key[1], (own.loops, own.plans))
+        own.loops, own.plans = self.planner.loops, self.planner.plans
         return self[key]
 
 
@@ -99,6 +105,11 @@ class Case:
     def by_net(self, gradient: Any, engine: str) -> list[Tensor | None]:
         loss = self.loss(*self.nets[gradient, engine](self.inputs, self.state, **self.arguments))
         return list(torch.autograd.grad(loss, self.sources, allow_unused=True))
+
+    def exact(self) -> list[Tensor | None]:
+        """By the plain loop."""
+        call = understood(self.cell, self.inputs, self.state, **self.arguments)
+        return list(torch.autograd.grad(self.loss(*plain_loop(self.cell, call)), self.sources, allow_unused=True))
 
     def by_hand(self, steps: int, every: int | None = None) -> list[Tensor | None]:
         for source in self.sources:

@@ -10,12 +10,11 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.loop.state import leaves_of
-from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, state_like, weighed
+from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets, filled
+from tests.modules.twins import ENGINES, FASTEST, STEPWISE, close, normal, shaken, somewhere, state_like, weighed
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
 def test_a_state_handed_in_has_no_gradient_as_if_it_were_detached(name: str, engine: str) -> None:
     """None, not zeros: that is what autograd gives for a detached tensor."""
     case = Case.of(Nets.of(name), 7, 3, handed=True)
@@ -45,7 +44,7 @@ def test_no_gradient_passes_from_call_to_call(engine: str) -> None:
     close(found, case.by_net(lp.Truncated(3), engine), TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_a_step_of_its_own_is_a_window_of_its_own(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), gradient=lp.Truncated(3), engine=engine)
     x, state = normal(2, 3, grad=True), state_like(net, 2)
@@ -54,7 +53,7 @@ def test_a_step_of_its_own_is_a_window_of_its_own(engine: str) -> None:
     assert torch.autograd.grad(output.sum(), x)[0].any()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_learned_initial_state_gets_gradient_from_resets_alone(engine: str) -> None:
     nets = Nets(shaken(lp.LSTM(3, 4, learned=True)))
     initial = dict(nets.cell.named_parameters())

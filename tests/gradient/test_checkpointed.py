@@ -9,10 +9,12 @@ import torch
 
 import leporello as lp
 from leporello.errors import ArgumentError
-from tests.cells.examples import EXAMPLES
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
+from tests.cells.examples import EXAMPLES, KINDS
 from tests.errors.said import said
-from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, thoroughly, weighed
+from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets
+from tests.modules.twins import ENGINES, STEPWISE, close, gradients, normal, shaken, somewhere, thoroughly
 
 METHODS = (
     lp.Checkpointed(),
@@ -24,30 +26,25 @@ METHODS = (
 )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
 def test_it_is_the_exact_gradient_for_every_window(name: str, engine: str) -> None:
     nets = Nets.of(name)
     cases = [Case.of(nets, length, 2, handed=True) for length in (1, 11)]
     cases.append(Case.of(nets, 11, 3, handed=True, lengths=[4, 11, 7], resets=somewhere(11, 3)))
     for case in cases:
-        wanted = case.by_net(lp.Full(), "reference")
+        wanted = case.exact()
         for method in METHODS:
             close(case.by_net(method, engine), wanted, TOLERANCE, f"{method}: gradient")
 
 
 @pytest.mark.parametrize("engine", ["stepwise", *thoroughly("cpu")])
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_cell_has_its_exact_gradient(name: str, engine: str) -> None:
     cell = shaken(EXAMPLES[name]())
-    inputs = normal(7, 2, cell.inputs)
-    found = []
-    for method in (lp.Full(), lp.Checkpointed(every=3)):
-        torch.manual_seed(0)
-        outputs, state = lp.Recurrent(cell, gradient=method, engine=engine)(inputs)
-        parameters = [p for p in cell.parameters() if p.requires_grad]
-        found.append(torch.autograd.grad(weighed((outputs, state)), parameters, allow_unused=True))
-    close(found[1], found[0])
+    net, inputs = lp.Recurrent(cell, gradient=lp.Checkpointed(every=3), engine=engine), normal(7, 2, cell.inputs)
+    draws, sources = net.draw(inputs), [parameter for parameter in cell.parameters() if parameter.requires_grad]
+    wanted = plain_loop(cell, understood(cell, inputs, None), draws)
+    close(gradients(net(inputs, draws=draws), sources), gradients(wanted, sources))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -55,10 +52,10 @@ def test_targets_and_coins_go_with_windows(engine: str) -> None:
     nets = Nets.of("Jordan")
     targets = normal(11, 3, 2, seed=9, grad=True)
     case = Case.of(nets, 11, 3, targets=targets, forcing=somewhere(11, 3, chance=0.6))
-    close(case.by_net(lp.Checkpointed(every=3), engine), case.by_net(lp.Full(), "reference"), TOLERANCE)
+    close(case.by_net(lp.Checkpointed(every=3), engine), case.exact(), TOLERANCE)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_second_derivatives_are_exact(engine: str) -> None:
     cell = shaken(lp.RNN(3, 4))
     second = []

@@ -16,8 +16,8 @@ import leporello as lp
 from leporello.modules.arguments import understood
 from leporello.modules.passes import passing_of
 from leporello.modules.plain import plain_loop
-from tests.gradient.by_hand import NAMES, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ALL, ENGINES, close, normal, shaken, somewhere
+from tests.gradient.by_hand import FEW_PAIRS, TOLERANCE, Case, Nets, filled
+from tests.modules.twins import ALL, FASTEST, STEPWISE, close, normal, shaken, somewhere
 
 LENGTH, BATCH, STEPS = 7, 2, 3
 
@@ -39,8 +39,7 @@ def by_hand(case: Case, steps: int) -> Any:
     return torch.stack(outputs), state
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "engine"), FEW_PAIRS)
 def test_second_derivatives_are_those_of_the_loop_with_detach(name: str, engine: str) -> None:
     case = Case.of(Nets.of(name), LENGTH, BATCH)
     found = again(case, case.nets[lp.Truncated(STEPS), engine](case.inputs))
@@ -60,7 +59,7 @@ def test_so_are_third_and_fourth_derivatives(method: Any, steps: int, engine: st
         close(filled(found, case.sources), filled(wanted, case.sources), 10 * TOLERANCE, f"derivative {order} of")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_second_derivatives_go_with_lengths_and_resets(engine: str) -> None:
     arguments: dict[str, Any] = {"lengths": [7, 5], "resets": somewhere(LENGTH, BATCH)}
     case = Case.of(Nets.of("LSTM"), LENGTH, BATCH, **arguments)
@@ -70,7 +69,7 @@ def test_second_derivatives_go_with_lengths_and_resets(engine: str) -> None:
     close(found, wanted, TOLERANCE, "second derivative")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_derivatives_within_a_window_are_those_of_finite_differences(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.LSTM(2, 2)), gradient=lp.Truncated(STEPS), engine=engine)
     names = [name for name, _ in net.named_parameters()]

@@ -12,8 +12,10 @@ import leporello as lp
 from leporello.gradient import rtrl
 from leporello.loop.cell import Cell
 from leporello.loop.state import leaves_of
-from tests.cells.examples import EXAMPLES
-from tests.gradient.by_hand import CELLS
+from leporello.modules.arguments import understood
+from leporello.modules.plain import plain_loop
+from tests.cells.examples import EXAMPLES, KINDS
+from tests.gradient.by_hand import CELLS, PAIRS
 from tests.modules.twins import close, gradients, normal, shaken, somewhere, state_like, thoroughly
 
 ENGINES = ("stepwise", *thoroughly("reference"))
@@ -22,12 +24,17 @@ NO_INITIAL = ("Perceptron", "TimeDelay", "TimeDelay of two", "TimeDelay of one")
 
 
 def agree(cell: nn.Module, x: Any, engine: str, state: Any = None, **arguments: Any) -> None:
-    """Outputs and gradients, the final state's among them, with the same random numbers."""
-    full, forward = lp.Recurrent(cell), lp.Recurrent(cell, gradient=lp.RTRL(), engine=engine)
-    draws = full.draw(x, state, **arguments)
+    """Outputs and gradients of the plain loop, the final state's among them, with the same random numbers."""
+    agrees(lp.Recurrent(cell, gradient=lp.RTRL(), engine=engine), x, state, **arguments)
+
+
+def agrees(net: lp.Recurrent, x: Any, state: Any = None, **arguments: Any) -> None:
+    cell = net.cell
+    draws = net.draw(x, state, **arguments)
     handed = [] if state is None else leaves_of(state)
     sources = [*(parameter for parameter in cell.parameters() if parameter.requires_grad), *handed]
-    wanted, found = (net(x, state, draws=draws, **arguments) for net in (full, forward))
+    wanted = plain_loop(cell, understood(cell, x, state, **arguments), draws)
+    found = net(x, state, draws=draws, **arguments)
     close(found, wanted, 1e-12, "result")
     close(gradients(found, sources), gradients(wanted, sources), 1e-10, "gradient")
 
@@ -40,13 +47,12 @@ def learned(name: str) -> Cell:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_cell_with_lengths_and_resets_and_a_learned_initial_state(name: str, engine: str) -> None:
     agree(learned(name), normal(LENGTH, BATCH, 3), engine, lengths=[7, 2, 4], resets=somewhere(LENGTH, BATCH))
 
 
-@pytest.mark.parametrize("engine", [*ENGINES, "cpu"])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
 def test_a_state_that_is_handed_in_gets_its_gradient(name: str, engine: str) -> None:
     cell = shaken(CELLS[name]())
     agree(cell, normal(LENGTH, BATCH, 3), engine, state_like(cell, BATCH))
@@ -62,8 +68,9 @@ def test_targets_that_are_fed_back(forcing: float | None, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_length_of_one_and_a_batch_of_one(engine: str) -> None:
+    net = lp.Recurrent(shaken(lp.LSTM(3, 4, learned=True)), gradient=lp.RTRL(), engine=engine)
     for length, batch in [(1, 1), (1, 3), (5, 1)]:
-        agree(shaken(lp.LSTM(3, 4, learned=True)), normal(length, batch, 3), engine)
+        agrees(net, normal(length, batch, 3))
 
 
 def test_a_sequence_longer_than_a_stretch() -> None:

@@ -57,7 +57,7 @@ def test_a_stack_is_a_cell_like_others(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batch_first(engine: str) -> None:
-    cell, x, resets = shaken(lp.GRU(3, 4)), normal(3, 7, 3), somewhere(3, 7)
+    cell, x, resets = shaken(lp.RNN(3, 4)), normal(3, 7, 3), somewhere(3, 7)
 
     def make(**options: Any) -> Any:
         net = lp.Recurrent(cell, batch_first=True, **options)
@@ -67,7 +67,7 @@ def test_batch_first(engine: str) -> None:
 
 
 def test_both_directions() -> None:
-    one, two, x = shaken(lp.GRU(3, 4)), shaken(lp.GRU(3, 4), seed=1), normal(7, 2, 3)
+    one, two, x = shaken(lp.RNN(3, 4)), shaken(lp.RNN(3, 4), seed=1), normal(7, 2, 3)
 
     def make(**options: Any) -> Any:
         net = lp.Bidirectional(one, two, **options)
@@ -77,7 +77,7 @@ def test_both_directions() -> None:
 
 
 def test_packed_sequences() -> None:
-    cell, x = shaken(lp.GRU(3, 4)), normal(7, 3, 3)
+    cell, x = shaken(lp.RNN(3, 4)), normal(7, 3, 3)
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 7, 3]), enforce_sorted=False)
 
     def make(**options: Any) -> Any:
@@ -109,7 +109,7 @@ def test_a_system_without_input() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_step_at_a_time_is_a_call_of_one_step(engine: str) -> None:
-    cell, x = shaken(lp.GRU(3, 4)), normal(2, 3)
+    cell, x = shaken(lp.RNN(3, 4)), normal(2, 3)
 
     def make(**options: Any) -> Any:
         net = lp.Recurrent(cell, **options)
@@ -130,7 +130,7 @@ def test_the_check_compares_all_but_inputs(engine: str) -> None:
 
 
 def test_the_check_refuses_what_is_random() -> None:
-    net = lp.Recurrent(lp.GRU(3, 4), gradient=lp.UORO())
+    net = lp.Recurrent(lp.RNN(3, 4), gradient=lp.UORO())
     said(ArgumentError, lambda: lp.check_gradients(net, torch.zeros(5, 2, 3)), "UORO() are random", "lp.RTRL()")
 
 
@@ -151,11 +151,11 @@ def test_explain_tells_both_sweeps_and_what_is_carried(method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_explain_tells_what_reference_does(method: Any) -> None:
-    text = lp.Recurrent(lp.GRU(3, 4), gradient=method, engine="reference").explain(torch.zeros(7, 5, 3))
+    text = lp.Recurrent(lp.RNN(3, 4), gradient=method, engine="reference").explain(torch.zeros(7, 5, 3))
     assert "then again, with the outputs' gradients" in text
     assert "bytes, however many steps" in text
     with torch.no_grad():
-        text = lp.Recurrent(lp.GRU(3, 4), gradient=method, engine="reference").explain(torch.zeros(7, 5, 3))
+        text = lp.Recurrent(lp.RNN(3, 4), gradient=method, engine="reference").explain(torch.zeros(7, 5, 3))
         assert "then again" not in text
 
 
@@ -172,7 +172,7 @@ def test_without_gradients_nothing_is_carried(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("carried")
 
     monkeypatch.setattr(lp.RTRL, "carrying", fails)
-    net, x = lp.Recurrent(lp.GRU(3, 4), gradient=lp.RTRL()), torch.zeros(5, 2, 3)
+    net, x = lp.Recurrent(lp.RNN(3, 4), gradient=lp.RTRL()), torch.zeros(5, 2, 3)
     with torch.no_grad():
         net(x)
     with pytest.raises(AssertionError, match="carried"):
@@ -182,7 +182,7 @@ def test_without_gradients_nothing_is_carried(monkeypatch: pytest.MonkeyPatch) -
 def test_methods_are_compared_by_value_and_copied() -> None:
     assert lp.RTRL() == lp.RTRL() != lp.UORO()
     assert len({lp.RTRL(), lp.RTRL(), lp.UORO(), lp.Full()}) == 3
-    net = lp.Recurrent(lp.GRU(3, 4), gradient=lp.RTRL())
+    net = lp.Recurrent(lp.RNN(3, 4), gradient=lp.RTRL())
     assert copy.deepcopy(net).gradient == pickle.loads(pickle.dumps(net)).gradient == lp.RTRL()
     assert "gradient=RTRL()" in repr(net)
 

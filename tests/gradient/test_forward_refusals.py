@@ -22,7 +22,7 @@ ENGINES = ("stepwise", "reference")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_inputs_that_require_a_gradient(method: Any, engine: str) -> None:
-    net = lp.Recurrent(lp.GRU(3, 4), gradient=method, engine=engine)
+    net = lp.Recurrent(lp.RNN(3, 4), gradient=method, engine=engine)
     x = torch.zeros(5, 2, 3, requires_grad=True)
     what = f"the argument 'inputs' requires a gradient, and {method} gives it none."
     said(ArgumentError, lambda: net(x), what, "float32 [rows, 3]", "into the cell", "inputs.detach()", "lp.Full()")
@@ -44,7 +44,7 @@ def test_targets_that_require_a_gradient(method: Any, engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_gradients_of_gradients(method: Any, engine: str) -> None:
-    net = lp.Recurrent(lp.GRU(3, 4), gradient=method, engine=engine)
+    net = lp.Recurrent(lp.RNN(3, 4), gradient=method, engine=engine)
     parameters = list(net.parameters())
 
     def twice() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import leporello as lp
 from tests.gradient.influence_balancing import BEST, sensitivity, trained_on_windows, trained_online
+from tests.modules.twins import thoroughly
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 SENSITIVITY = {1: 1.0, 10: 10.0, 20: 16.476, 40: 0.5655, 41: -0.2190, 50: -4.7527, 100: -6.0}
@@ -30,7 +31,7 @@ def test_windows_of_a_hundred_steps_arrive() -> None:
     assert trained_on_windows(100, 1e-3, 300) == pytest.approx(BEST, abs=1e-4)
 
 
-@pytest.mark.parametrize("engine", ["stepwise", "reference"])
+@pytest.mark.parametrize("engine", ["stepwise", *thoroughly("reference")])
 def test_rtrl_arrives(engine: str) -> None:
     assert trained_online(lp.RTRL(), 1e-4, 3000, engine) == pytest.approx(BEST, abs=2e-5)
 

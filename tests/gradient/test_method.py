@@ -18,8 +18,8 @@ from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from leporello.rewrite import weigh
 from tests.errors.said import said
-from tests.gradient.by_hand import CELLS, TOLERANCE, Case, Nets
-from tests.modules.twins import ENGINES, close, gradients, normal, somewhere, state_like
+from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets
+from tests.modules.twins import STEPWISE, close, gradients, normal, somewhere, state_like
 
 METHODS = [lp.Full(), lp.Truncated(1), lp.Truncated(3), lp.Truncated(100)]
 
@@ -84,8 +84,7 @@ def test_what_is_no_method_is_refused(gradient: Any) -> None:
     said(ArgumentError, lambda: lp.Recurrent(lp.GRU(3, 4), gradient=gradient), call, "lp.Truncated(35)")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
 def test_every_row_may_have_weights_of_its_own(name: str, engine: str) -> None:
     nets, method = Nets.of(name), EachRow()
     x, state, resets = normal(7, 3, 3, grad=True), state_like(nets.cell, 3), somewhere(7, 3)
@@ -97,7 +96,7 @@ def test_every_row_may_have_weights_of_its_own(name: str, engine: str) -> None:
     close(gradients(found, sources), gradients(wanted, sources), TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_a_net_whose_method_changes_takes_the_new_one(engine: str) -> None:
     case = Case.of(Nets.of("LSTM"), 7, 3)
     net = lp.Recurrent(case.cell, engine=engine)

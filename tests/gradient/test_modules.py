@@ -16,10 +16,10 @@ from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
 from tests.modules.test_dtypes import Rotating
-from tests.modules.twins import ALL, ENGINES, close, gradients, normal, shaken, somewhere
+from tests.modules.twins import ALL, FASTEST, STEPWISE, close, gradients, normal, shaken, somewhere
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_the_check_compares_like_with_like(engine: str) -> None:
     net = lp.Recurrent(
         lp.Stack(lp.ZoneoutLSTM(3, 4), lp.Jordan(4, 3, 2), dropout=0.5).double(),
@@ -33,7 +33,7 @@ def test_the_check_compares_like_with_like(engine: str) -> None:
     assert lp.check_gradients(net, x, lengths=[7, 2, 4], resets=resets, targets=y, forcing=0.5).worst < 1e-12
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_the_check_finds_a_cut_that_is_missing(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), gradient=lp.Truncated(3), engine=engine)
     right = lp.Recurrent._run
@@ -51,7 +51,7 @@ def test_complex_states_are_cut_too(engine: str) -> None:
     assert lp.check_gradients(net, normal(5, 2, 3, dtype=torch.complex128), raises=True).worst < 1e-12
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_explain_names_the_method(engine: str) -> None:
     net, x = lp.Recurrent(lp.GRU(3, 4), gradient=lp.Truncated(3), engine=engine), normal(7, 2, 3).float()
     assert "gradient Truncated(steps=3)\n" in net.explain(x)
@@ -60,7 +60,7 @@ def test_explain_names_the_method(engine: str) -> None:
         assert "gradient Truncated" not in net.explain(x)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_a_summary_is_read_in_windows(engine: str) -> None:
     cell, head = shaken(lp.GRU(3, 4)), shaken(nn.Linear(4, 2), seed=1)
     net, x = lp.Summary(cell, head, gradient=lp.Truncated(3), engine=engine), normal(7, 2, 3, grad=True)
@@ -80,7 +80,7 @@ def test_both_directions_count_from_their_own_beginning() -> None:
     close(gradients(net(x), sources), gradients(wanted, sources), TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_packed_sequences_are_cut_within_their_rows(engine: str) -> None:
     cell, x, lengths = shaken(lp.GRU(3, 4)), normal(7, 3, 3, grad=True), [5, 7, 3]
     net = lp.Recurrent(cell, gradient=lp.Truncated(3), engine=engine)
@@ -104,7 +104,7 @@ def test_a_net_without_state_has_nothing_to_cut() -> None:
         close(found, gradients(plain_loop(cell, understood(cell, x, None)), sources), TOLERANCE, "gradient")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_without_gradients_nothing_is_weighed(engine: str) -> None:
     class Asked(lp.Truncated):
         def weights(self, *args: Any) -> Any:

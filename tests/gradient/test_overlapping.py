@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from tests.errors.said import said
-from tests.gradient.by_hand import NAMES, TOLERANCE, Case, Nets, filled
+from tests.gradient.by_hand import FEW_PAIRS, TOLERANCE, Case, Nets, filled
 from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, state_like
 
 WINDOWS = ((1, 1), (3, 1), (4, 2), (5, 2), (5, 4), (6, 5), (100, 7))
@@ -24,16 +24,14 @@ def agrees(case: Case, steps: int, every: int, engine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "engine"), FEW_PAIRS)
 def test_losses_go_back_as_far_as_by_hand(name: str, engine: str) -> None:
     nets = Nets.of(name)
     for steps, every in WINDOWS:
         agrees(Case.of(nets, 11, 2), steps, every, engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "engine"), FEW_PAIRS)
 def test_rows_that_end_and_begin_are_cut_as_if_they_were_alone(name: str, engine: str) -> None:
     nets = Nets.of(name)
     for steps, every in ((3, 1), (5, 2)):

@@ -133,6 +133,23 @@ def test_unknown_characters_are_read_as_one_unknown_symbol():
     assert model.evaluate("光at光").unknown == 0.5
 
 
+def test_texts_are_normalised_as_the_training_text_was():
+    plain = model_of()
+    model = LanguageModel(plain.net, plain.tokenizer, plain.config.replaced({"normalise": "lower"}))
+    assert model.perplexity(TEXT.upper()) == plain.perplexity(TEXT)
+    assert model.generate("THE OWL", length=9, seed=1) == plain.generate("the owl", length=9, seed=1)
+
+
+def test_bits_are_counted_of_what_was_predicted_alone():
+    tokenizer = fitted("byte", [""])
+    config = Config(hidden=3, embedding=3, cell="rnn", engine="reference")
+    model = LanguageModel(network_of(config, tokenizer.size), tokenizer, config)
+    found = model.evaluate("纸张")  # six bytes, of which the first is read
+    bits = math.log2(found.perplexity) * 5
+    assert found.bits_per_byte == pytest.approx(bits / 5)
+    assert found.bits_per_character == pytest.approx(bits / 2)
+
+
 def test_without_a_prompt_a_new_line_is_begun():
     model = model_of()
     assert model.generate(length=9, seed=1) == model.generate("\n", length=9, seed=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -16,9 +18,14 @@ def gradient_split(cell: lp.Cell) -> Split:
     return differentiate(lp.fold(cell.double(), *step_inputs(cell, 3))).split()
 
 
+@functools.cache
+def split_of(name: str) -> Split:
+    return gradient_split(EXAMPLES[name]())
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_all_gradients_of_parameters_are_totals_outside(name: str) -> None:
-    split = gradient_split(EXAMPLES[name]())
+    split = split_of(name)
     totals = {port.name for port in split.loop.outputs if port.kind == "total"}
     used = {port.name for port in split.loop.inputs if port.kind == "invariant" and port.dtype.is_floating_point}
     assert totals == {name for name in used if not name.startswith("grad.") and name not in split.loop.constants}
@@ -28,7 +35,7 @@ def test_all_gradients_of_parameters_are_totals_outside(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_only_gradients_of_states_are_on_cycles(name: str) -> None:
-    split = gradient_split(EXAMPLES[name]())
+    split = split_of(name)
     states = {port.name for port in split.loop.inputs if port.kind == "state"}
     forward = {node for node in split.loop.placeholders if node.name.startswith(("input_", "before_"))}
     for stage in split.insides:
@@ -38,7 +45,7 @@ def test_only_gradients_of_states_are_on_cycles(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Elman", "RNN", "GRU", "LSTM", "LayerNormLSTM"])
 def test_one_product_is_left_in_the_backward_step(name: str) -> None:
-    inside = gradient_split(EXAMPLES[name]()).inside
+    inside = split_of(name).inside
     assert inside is not None
     assert inside.products == ["W"]
 

@@ -21,7 +21,7 @@ from leporello.loop.diagram import Diagram, Edge, Vertex
 from leporello.loop.picture import Detail
 from leporello.loop.strip import Strip, folded, unfolded
 from leporello.loop.unfold import Unfolding
-from tests.cells.examples import EXAMPLES
+from tests.cells.examples import EXAMPLES, KINDS
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
 from tests.loop.figures import lines, said, shown
@@ -309,7 +309,7 @@ def test_what_cannot_be_drawn_is_refused_by_name(options: dict[str, object], wor
         elman().unfold(3).picture(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_cell_is_drawn_in_every_detail_at_every_length(name: str) -> None:
     cell = EXAMPLES[name]()
     _is_drawn(lp.fold(cell, torch.zeros(4, cell.inputs)), DETAILS)

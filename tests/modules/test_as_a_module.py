@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, weighed
+from tests.modules.twins import FASTEST, STEPWISE, agrees_with_the_plain_loop, close, gradients, normal, shaken, weighed
 
 
 class Tagger(nn.Module):
@@ -116,7 +116,7 @@ def test_every_module_can_be_pickled(module: nn.Module) -> None:
     close(pickle.loads(pickle.dumps(module))(x), wanted, tolerance=0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_parameters_shared_between_cells_get_the_sum_of_both_gradients(engine: str) -> None:
     stack = lp.Stack(lp.RNN(4, 4), lp.RNN(4, 4), lp.RNN(4, 4))
     stack.cells[1].W = stack.cells[0].W
@@ -148,7 +148,7 @@ def test_cells_shared_between_networks_get_the_sum() -> None:
     close(gradients(got, sources), gradients((torch.stack(outputs), g), sources))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_frozen_parameters_get_no_gradient(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine)
     x = normal(4, 2, 3)
@@ -168,7 +168,7 @@ def test_frozen_parameters_get_no_gradient(engine: str) -> None:
     assert net.cell.c.grad is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_unused_parameters_get_no_gradient(engine: str) -> None:
     class Idle(lp.GRU):
         def __init__(self) -> None:

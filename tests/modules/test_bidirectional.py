@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import leporello as lp
 from leporello.errors import ArgumentError
-from tests.modules.twins import ENGINES, close, gradients, normal, said, shaken, somewhere, state_like
+from tests.modules.twins import STEPWISE, close, gradients, normal, said, shaken, somewhere, state_like
 
 LENGTH, BATCH = 7, 3
 LENGTHS = [7, 1, 4]
@@ -52,7 +52,7 @@ def same(net: lp.Bidirectional, got: Any, wanted: Any, x: Tensor) -> None:
     close(gradients(got, sources), gradients(wanted, sources), what="gradient")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_both_directions_respect_lengths_and_borders(engine: str) -> None:
     net, resets = net_of(engine), somewhere(LENGTH, BATCH)
     resets[0] = torch.tensor([True, False, True])

@@ -36,7 +36,7 @@ def test_another_length_and_batch_need_no_other_graph(engine: str) -> None:
 
 
 def test_another_length_and_batch_work_without_being_announced() -> None:
-    net = lp.Recurrent(shaken(lp.LSTM(3, 4)))
+    net = lp.Recurrent(shaken(lp.RNN(3, 4)))
     graph = compiled(net)
     for length, batch in ((5, 2), (6, 2), (7, 8), (1, 1)):
         x = normal(length, batch, 3)
@@ -94,7 +94,7 @@ def test_modes_hold_in_a_graph() -> None:
 
 
 def test_autocast_holds_in_a_graph() -> None:
-    net, x = lp.Recurrent(lp.GRU(3, 4), engine="stepwise"), normal(5, 3, 3, dtype=torch.float32)
+    net, x = lp.Recurrent(lp.RNN(3, 4), engine="stepwise"), normal(5, 3, 3, dtype=torch.float32)
     graph = compiled(net)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got, wanted = graph(x), net(x)
@@ -121,7 +121,7 @@ def test_a_cell_that_changes_changes_the_graph() -> None:
 
 
 def test_a_net_that_changes_changes_the_graph() -> None:
-    net, x = lp.Recurrent(shaken(lp.GRU(3, 4)), engine="stepwise"), normal(5, 3, 3, grad=True)
+    net, x = lp.Recurrent(shaken(lp.RNN(3, 4)), engine="stepwise"), normal(5, 3, 3, grad=True)
     graph = compiled(net)
     exact = gradients(graph(x), [x])
     net.gradient = lp.Truncated(2)
@@ -147,7 +147,7 @@ def test_a_copy_of_a_compiled_net_is_another_net() -> None:
 
 
 def test_nothing_keeps_a_compiled_net_alive() -> None:
-    net = lp.Recurrent(lp.GRU(3, 4), engine="stepwise")
+    net = lp.Recurrent(lp.RNN(3, 4), engine="stepwise")
     compiled(net)(torch.randn(5, 3, 3))[0].sum().backward()
     gone = weakref.ref(net.cell.U)
     del net
@@ -156,7 +156,7 @@ def test_nothing_keeps_a_compiled_net_alive() -> None:
 
 
 def test_a_backward_sweep_runs_though_its_net_is_gone() -> None:
-    net, x = lp.Recurrent(lp.GRU(3, 4), engine="stepwise"), normal(5, 3, 3, dtype=torch.float32, grad=True)
+    net, x = lp.Recurrent(lp.RNN(3, 4), engine="stepwise"), normal(5, 3, 3, dtype=torch.float32, grad=True)
     wanted = gradients(net(x), [x])
     got = compiled(net)(x)
     gone = weakref.ref(net)

@@ -11,7 +11,7 @@ import torch
 
 import leporello as lp
 from tests.cells.examples import EXAMPLES
-from tests.modules.twins import ENGINES, close, gradients, normal, said, shaken, somewhere, state_like
+from tests.modules.twins import close, crossed, gradients, normal, said, shaken, somewhere, state_like
 
 LENGTH, BATCH = 6, 3
 MORE = {
@@ -80,8 +80,9 @@ def test_gradients_cross_the_border_between_calls(name: str) -> None:
     continues(net_of(name), {"resets": somewhere(LENGTH, BATCH)})
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", FORCED)
+@pytest.mark.parametrize(
+    ("name", "engine"), crossed(FORCED, cpu=("Jordan", "decoder"), stepwise=("ElmanJordan", "stack"))
+)
 def test_forced_calls_continue_each_other(name: str, engine: str) -> None:
     forcing = somewhere(LENGTH, BATCH, 0.5, seed=9)
     y = normal(LENGTH, BATCH, 2, seed=8)

@@ -1,8 +1,9 @@
-"""Every built-in cell, on both engines, with all that a call can ask, against the plain loop."""
+"""Every built-in cell with all that a call can ask, against the plain loop: on kernels, some on every engine."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from unittest import mock
 
 import pytest
@@ -12,9 +13,10 @@ import leporello as lp
 from leporello.engine import stepwise
 from tests.cells.examples import EXAMPLES
 from tests.modules.twins import (
-    ENGINES,
+    ALL,
     FASTEST,
     agrees_with_the_plain_loop,
+    crossed,
     normal,
     said,
     shaken,
@@ -36,6 +38,11 @@ CALLS = {
 }
 FED_BACK = [name for name in EXAMPLES if EXAMPLES[name]().feedback_leaf()]
 VARIANTS = {"RNN identity", "GRU without bias", "TimeDelay of one", "Leaky learned"}  # tested alone
+QUICKLY_FORCED = [
+    ("Jordan", "cpu", "alone"),
+    ("Jordan", "stepwise", "alone"),
+    ("ElmanJordan", "cpu", "on a stack"),
+]
 RANDOM = ["ZoneoutLSTM", "Leaky", "Leaky learned"]
 
 
@@ -75,8 +82,7 @@ def agrees(net: lp.Recurrent, calls: list[str]) -> None:
                 agrees_with_the_plain_loop(net, x, state_like(net, batch), **given)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(("name", "engine"), crossed(EXAMPLES, cpu=EXAMPLES, stepwise=("Jordan", "LSTM", "TimeDelay")))
 def test_a_cell_gives_what_the_plain_loop_gives(name: str, engine: str) -> None:
     agrees(net_of(name, engine, "alone"), CALLS["alone"])
 
@@ -88,21 +94,30 @@ def test_a_cell_within_another_gives_what_the_plain_loop_gives(name: str, wrappi
     agrees(net_of(name, engine, wrapping), CALLS[wrapping])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["Elman", "Jordan", "LSTM", "MinGRU", "Perceptron", "TimeDelay"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    crossed(
+        ["Elman", "Jordan", "LSTM", "MinGRU", "Perceptron", "TimeDelay"],
+        cpu=("Jordan", "LSTM", "MinGRU", "Perceptron"),
+        stepwise=("LSTM", "TimeDelay"),
+    ),
+)
 def test_lengths_alone_and_resets_alone_give_what_the_plain_loop_gives(name: str, engine: str) -> None:
     agrees(net_of(name, engine, "alone"), ["lengths", "resets"])
 
 
-@pytest.mark.parametrize("wrapping", ["alone", "on a stack", *thoroughly("recorded")])
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", FED_BACK)
+@pytest.mark.parametrize(
+    ("name", "engine", "wrapping"),
+    [
+        pytest.param(*case, marks=[] if case in QUICKLY_FORCED else pytest.mark.slow)
+        for case in itertools.product(FED_BACK, ALL, WRAPPED)
+    ],
+)
 def test_a_forced_cell_gives_what_the_plain_loop_gives(name: str, engine: str, wrapping: str) -> None:
     agrees(net_of(name, engine, wrapping), ["forced", "coins", "coins, lengths, resets", "forced, lengths, resets"])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize(("name", "engine"), crossed(RANDOM, cpu=("ZoneoutLSTM", "Leaky"), stepwise=["Leaky learned"]))
 def test_in_training_it_draws_what_the_plain_loop_draws(name: str, engine: str) -> None:
     net = net_of(name, engine, "alone").train()
     try:

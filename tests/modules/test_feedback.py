@@ -15,8 +15,11 @@ import leporello as lp
 from leporello.errors import ArgumentError
 from tests.modules.twins import (
     ENGINES,
+    FASTEST,
+    STEPWISE,
     agrees_with_the_plain_loop,
     close,
+    crossed,
     gradients,
     normal,
     said,
@@ -45,8 +48,7 @@ def decoder(feed: str, engine: str, features: int = 3) -> lp.Recurrent:
     return lp.Recurrent(shaken(lp.Feedback(lp.LSTM(features + CLASSES, CLASSES), FEEDS[feed])), engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(("feed", "engine"), crossed(FEEDS, cpu=("softmax", "choice"), stepwise=["itself"]))
 def test_a_decoder_gives_what_the_plain_loop_gives(feed: str, engine: str) -> None:
     net = decoder(feed, engine)
     x, state = normal(LENGTH, BATCH, 3, grad=True), state_like(net, BATCH)
@@ -67,7 +69,7 @@ def test_a_decoder_gives_what_the_plain_loop_gives(feed: str, engine: str) -> No
             agrees_with_the_plain_loop(net, x, state, **arguments)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_a_decoder_without_input_gives_what_the_plain_loop_gives(engine: str) -> None:
     net = decoder("softmax", engine, features=0)
     state = state_like(net, BATCH)
@@ -178,7 +180,7 @@ def test_a_cell_may_name_its_feedback_and_say_what_is_fed() -> None:
     agrees_with_the_plain_loop(net, normal(4, 2, 3, grad=True), targets=y, forcing=somewhere(4, 2, 0.5))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_what_is_fed_may_be_drawn(engine: str) -> None:
     """A choice with noise: the draws are inputs, and the same ones give the same result."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -80,15 +81,20 @@ def flat(outputs: Tensor | PackedSequence) -> Tensor:
     return outputs.data if isinstance(outputs, PackedSequence) else outputs
 
 
-MATCHED = [
-    *((kind, "one layer") for kind in KINDS),
-    *((kind, "two layers") for kind in ("RNN relu", "GRU without bias", "LSTM", "LSTM projected without bias")),
-    *((kind, "both directions") for kind in ("RNN", "GRU", "LSTM", "LSTM projected")),
+MATCHED = [  # every kind and every shape, not all of them together
+    *((kind, "one layer") for kind in ("RNN", "GRU", "LSTM", "LSTM projected")),
+    *((kind, "two layers") for kind in ("RNN relu", "GRU without bias", "LSTM projected without bias")),
+    *((kind, "both directions") for kind in ("RNN without bias", "LSTM")),
     ("GRU", "two layers of both"),
 ]
+MORE = [case for case in itertools.product(KINDS, SHAPES) if case not in MATCHED]
 
 
-@pytest.mark.parametrize(("kind", "shape"), MATCHED)
+def thoroughly(cases: list[tuple[str, str]]) -> list[Any]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize(("kind", "shape"), [*MATCHED, *thoroughly(MORE)])
 def test_outputs_states_and_gradients_are_those_of_torch(kind: str, shape: str) -> None:
     module, net = pair(kind, shape)
     for call in CALLS:
@@ -114,8 +120,18 @@ def same_packing(got: Tensor | PackedSequence, wanted: Tensor | PackedSequence) 
         close(got[2:], wanted[2:], what="indices")
 
 
-@pytest.mark.parametrize("kind", ["GRU", "LSTM projected"])
-@pytest.mark.parametrize("shape", SHAPES)
+BATCH_FIRST = [
+    ("GRU", "one layer"),
+    ("LSTM projected", "two layers"),
+    ("LSTM projected", "both directions"),
+    ("GRU", "two layers of both"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [*BATCH_FIRST, *thoroughly([("GRU", "two layers"), ("GRU", "both directions"), ("LSTM projected", "one layer")])],
+)
 def test_batch_first_is_kept(kind: str, shape: str) -> None:
     maker, options = KINDS[kind]
     module = maker(3, 4, dtype=torch.float64, batch_first=True, **SHAPES[shape], **options)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, normal, said, shaken, somewhere, state_like
+from tests.modules.twins import agrees_with_the_plain_loop, close, crossed, normal, said, shaken, somewhere, state_like
 
 MADE = {
     "LSTM": lambda: lp.LSTM(3, 4, learned=True),
@@ -23,8 +23,7 @@ def net_of(name: str, engine: str) -> lp.Recurrent:
     return lp.Recurrent(shaken(MADE[name]()), engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize(("name", "engine"), crossed(MADE, cpu=("LSTM", "Jordan"), stepwise=("TimeDelay", "a stack")))
 def test_a_learned_state_gets_the_gradients_of_the_plain_loop(name: str, engine: str) -> None:
     net, x = net_of(name, engine), normal(5, 3, 3, grad=True)
     calls = {

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import leporello as lp
-from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, normal, shaken, somewhere
+from tests.modules.twins import FASTEST, agrees_with_the_plain_loop, close, normal, shaken, somewhere
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_the_outputs_are_the_same(mode: Any, engine: str) -> None:
     """In either order: a net traced in one mode serves in the other."""
@@ -47,7 +47,7 @@ def test_a_net_without_gradients_to_give_saves_nothing() -> None:
     assert outputs.grad_fn is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_train_and_eval_switch_what_is_random(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.Stack(lp.ZoneoutLSTM(3, 4), lp.Leaky(4, 3, 2, alpha=0.2, noise=0.5))), engine=engine)
     x = normal(5, 3, 3)

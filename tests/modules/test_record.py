@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.errors import ArgumentError
-from tests.modules.twins import ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, somewhere
+from tests.modules.twins import (
+    FASTEST,
+    STEPWISE,
+    agrees_with_the_plain_loop,
+    close,
+    gradients,
+    normal,
+    shaken,
+    somewhere,
+)
 
 
 class Rates(lp.Cell):
@@ -31,7 +40,7 @@ def test_a_named_value_is_the_value_itself() -> None:
     assert lp.named(value, "r") is value
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_states_and_named_values_are_recorded_at_every_step(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.record(Rates(), "h", "r", "before")), engine=engine)
     x = normal(5, 2, 3, grad=True)
@@ -45,7 +54,7 @@ def test_states_and_named_values_are_recorded_at_every_step(engine: str) -> None
     agrees_with_the_plain_loop(net, x, lengths=[5, 2], resets=somewhere(5, 2))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_what_is_recorded_can_be_differentiated(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.record(Rates(), "r")), engine=engine)
     x = normal(4, 2, 3, grad=True)
@@ -102,7 +111,7 @@ def test_what_is_forced_is_recorded_as_it_was_put_out() -> None:
     close(final, y[-1], tolerance=0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_an_unknown_name_is_refused_with_those_known(engine: str) -> None:
     net = lp.Recurrent(lp.record(Rates(), "h", "rate"), engine=engine)
     with pytest.raises(ArgumentError, match="no value 'rate' to record") as refusal:

@@ -11,7 +11,8 @@ from torch import nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from tests.modules.twins import (
-    ENGINES,
+    FASTEST,
+    STEPWISE,
     agrees_with_the_plain_loop,
     close,
     gradients,
@@ -27,7 +28,7 @@ def net_of(engine: str) -> lp.Recurrent:
     return lp.Recurrent(shaken(lp.Stack(lp.LSTM(3, 4), lp.Perceptron(4, 3, 2), lp.Jordan(2, 3, 5))), engine=engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_stack_of_different_cells_gives_what_the_plain_loop_gives(engine: str) -> None:
     net = net_of(engine)
     x, state = normal(5, 3, 3, grad=True), state_like(net, 3)
@@ -91,7 +92,7 @@ def test_dropout_stands_between_cells_and_is_drawn_per_step_row_and_value() -> N
     assert torch.equal(net.eval()(torch.ones(20, 30, 50))[0], torch.ones(20, 30, 50))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_dropout_in_a_stack_gives_what_the_plain_loop_gives(engine: str) -> None:
     net = lp.Recurrent(shaken(lp.Stack(lp.GRU(3, 4), lp.RNN(4, 3), dropout=0.5)), engine=engine)
     assert len(net.draw(normal(4, 3, 3))) == 1

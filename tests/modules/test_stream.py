@@ -14,7 +14,7 @@ from torch import Tensor
 import leporello as lp
 from leporello.errors import ArgumentError, GraphGone, StateMismatch
 from tests.errors.said import said
-from tests.modules.twins import ENGINES, close, normal, shaken
+from tests.modules.twins import FASTEST, STEPWISE, close, normal, shaken
 
 X, Y = normal(23, 2, 3), normal(23, 2, 4, seed=2)
 RESETS = torch.zeros(23, 2, dtype=torch.bool)
@@ -23,7 +23,7 @@ RESETS[4, 0] = RESETS[11, 1] = RESETS[16, 0] = True
 
 def net_of(**options: Any) -> lp.Recurrent:
     torch.manual_seed(0)
-    return lp.Recurrent(shaken(lp.GRU(3, 4)), **options)
+    return lp.Recurrent(shaken(lp.RNN(3, 4)), **options)
 
 
 def outputs(windows: Any) -> Tensor:
@@ -68,7 +68,7 @@ def test_gradients_stay_within_a_window() -> None:
     close([parameter.grad for parameter in parameters], wanted)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_first_steps_of_a_sequence_burn_in(engine: str) -> None:
     """By hand: each sequence of each row alone, its first steps without gradient, cut at the borders of windows."""
     net, burn_in, size = net_of(engine=engine), 3, 8
@@ -89,7 +89,7 @@ def test_first_steps_of_a_sequence_burn_in(engine: str) -> None:
     close(found, [parameter.grad for parameter in parameters])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", STEPWISE)
 def test_a_method_that_cuts_cuts_beside_what_burns_in(engine: str) -> None:
     """Windows of the method within those of the stream; the first steps of the sequence are a window of their own."""
     net, cut = net_of(engine=engine), net_of(engine=engine, gradient=lp.Truncated(4))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,18 @@ def thoroughly(*cases: str) -> list[Any]:
 
 ENGINES = ("cpu", "stepwise", *thoroughly("reference"))  # the laws run on the reference too
 FASTEST = ("cpu", *thoroughly("stepwise", "reference"))
+STEPWISE = ("stepwise", *thoroughly("cpu", "reference"))  # where kernels have no part in what is tested
+
+
+def crossed(cells: Iterable[str], **quick: Iterable[str]) -> list[Any]:
+    """Every cell with every engine: those named with their engine always, the others in make check-all alone."""
+    return [
+        pytest.param(cell, engine, marks=[] if cell in quick.get(engine, ()) else pytest.mark.slow)
+        for cell in cells
+        for engine in ALL
+    ]
+
+
 TOLERANCE = 1e-10  # float64, of the largest value: short sums of numbers near 1, of which only the order differs
 
 

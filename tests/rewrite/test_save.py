@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from leporello.rewrite.save import DEAR_IN_KERNELS, SAVED, Saved
 from tests.cells.examples import EXAMPLES, step_inputs
 
 
+@functools.cache
 def saved(name: str) -> tuple[lp.Loop, lp.Loop, Saved]:
     cell = EXAMPLES[name]()
     forward = lp.fold(cell.double(), *step_inputs(cell, 3))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from leporello.errors import ArgumentError
 
 
 def device_of(name: str) -> torch.device:
-    """The device of a name: cpu, cuda, cuda:1; auto: cuda where there is one."""
+    """The device of a name: cpu, cuda, cuda:1; auto: cuda where there is one.
+
+    Of several processes that torchrun starts on one machine, each takes the GPU of its own number.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
     except RuntimeError:

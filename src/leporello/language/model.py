@@ -22,6 +22,7 @@ from leporello.language.perplexity import perplexity_of
 from leporello.language.run import Run
 from leporello.language.scoring import Scorer, at_rest
 from leporello.language.snapshot import put_into
+from leporello.language.text.normalise import normalised
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.written import read_vocabulary, write_vocabulary
 from leporello.modules.choosing import Choosing
@@ -89,7 +90,8 @@ class LanguageModel:
 
     def evaluate(self, text: str) -> Evaluation:
         """Perplexity and bits per character of a text."""
-        tokens = self._tokens(text)
+        text = self._normal(text)
+        tokens = self.tokenizer.encode(text).long()
         if len(tokens) < 2:
             raise ArgumentError(
                 "the text is too short to predict anything.",
@@ -97,12 +99,11 @@ class LanguageModel:
                 expected="2 or more",
             )
         scores = perplexity_of(self.scorer(), tokens)
-        first = self.tokenizer.decode(tokens[:1].tolist())
-        characters, size = len(text) - len(first), len(text.encode()) - len(first.encode())
+        characters, size = self.tokenizer.first(int(tokens[0]), text)  # read, not predicted
         return Evaluation(
             scores.perplexity,
-            scores.bits(max(1, characters)),
-            scores.bits(max(1, size)),
+            scores.bits(max(1, len(text) - characters)),
+            scores.bits(max(1, len(text.encode()) - size)),
             len(tokens) - 1,
             self.unknown_share(tokens),
         )
@@ -178,9 +179,13 @@ class LanguageModel:
         return state, tokens[-1:]
 
     def _tokens(self, text: str) -> Tensor:
+        return self.tokenizer.encode(self._normal(text)).long()
+
+    def _normal(self, text: str) -> str:
+        """The text as the training text was normalised."""
         if not isinstance(text, str):
             raise ArgumentError("the text is no string.", came=type(text).__name__, expected="str")
-        return self.tokenizer.encode(text).long()
+        return "".join(normalised([text], self.config.normalise))
 
     def save(self, folder: str | Path) -> None:
         """Write it into a new folder, which `load` reads."""

@@ -73,11 +73,11 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def ranks_here(device: str) -> Ranks:
+def ranks_here(device: torch.device) -> Ranks:
     """The processes that torchrun started, or this one alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Ranks(dist.get_rank(), count)

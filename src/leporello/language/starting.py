@@ -14,6 +14,7 @@ from leporello.errors import FileMismatch
 from leporello.language.checkpoint import read_checkpoint
 from leporello.language.config import Config
 from leporello.language.corpus import Corpus, corpus_of, opened
+from leporello.language.device import device_of
 from leporello.language.events import refuse_board
 from leporello.language.ranks import Ranks, ranks_here
 from leporello.language.run import Run
@@ -30,7 +31,7 @@ def started(config: Config, source: Source | None = None, out: Path | None = Non
     source   the text; by default what the configuration names
     out      a new folder for the run; None: nothing is written
     """
-    ranks = ranks_here(config.device)
+    ranks = ranks_here(device_of(config.device))
     set_threads(config)
     refuse_board(config, out)
     if out is None:
@@ -52,7 +53,7 @@ def resumed(path: Path) -> Training:
     """
     run = Run.open(path)
     config = run.config()
-    ranks = ranks_here(config.device)
+    ranks = ranks_here(device_of(config.device))
     set_threads(config)
     if ranks.leads:
         sweep(run.path)

@@ -224,7 +224,7 @@ def test_on_a_full_disk_the_last_checkpoint_stays_and_the_run_goes_on_from_it(mo
 
 @pytest.mark.slow
 def test_a_file_that_may_not_grow_leaves_the_last_checkpoint() -> None:
-    """A real limit instead of a feigned one: files of at most 40 kB, where metrics grow until they meet it."""
+    """A real limit instead of a feigned one: files of at most 60 kB, where metrics grow until they meet it."""
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000));"
     start = f"{limited} from leporello.cli.main import main; main()"
     options = [*SMALL, "--save-every", 0, "--evaluate-every", 1, "--epochs", 40, "--json", "--out", "run"]

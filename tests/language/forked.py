@@ -41,7 +41,7 @@ def going_on(run: Path, said: Path, **variables: str) -> ForkServerProcess:
 def _forked(*call: Any) -> ForkServerProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    process = context.Process(target=call[0], args=call[1:])
+    process = context.Process(target=call[0], args=call[1:], daemon=True)
     process.start()
     return process
 
@@ -57,7 +57,7 @@ def _resumed(run: Path, said: Path, variables: Mapping[str, str]) -> None:
     training = resumed(run)
     for event in training.events():
         print(json.dumps(event), flush=True)
-    training.ranks.leave()
+    training.leave()
 
 
 def _talk(said: Path, variables: Mapping[str, str]) -> None:

@@ -7,7 +7,6 @@ import os
 from hypothesis import HealthCheck, settings
 
 CELLS = int(os.environ.get("LEPORELLO_CELLS", "320"))
-THOROUGH = "LEPORELLO_CELLS" in os.environ
 
 
 def cells(share: float) -> settings:
@@ -15,7 +14,7 @@ def cells(share: float) -> settings:
     return settings(
         max_examples=max(4, round(CELLS * share)),
         deadline=None,
-        derandomize=not THOROUGH,
+        derandomize="LEPORELLO_CELLS" not in os.environ,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )

@@ -12,10 +12,10 @@ import leporello as lp
 from leporello.engine import stepwise
 from tests.close import assert_close
 from tests.laws.calls import Case, by_plain_loop, cases, draws_of, results, tensors_of
-from tests.laws.examples import THOROUGH, cells
+from tests.laws.examples import cells
+from tests.laws.shared import one_gradient_for_all_engines
 from tests.random_cells import cell_of
 
-OTHERS = st.just(["reference", "stepwise"]) if THOROUGH else st.sampled_from([["reference"], ["stepwise"]])
 REFUSED = 0.1  # of random cells, at most, may hold an operator that kernels do not cover
 
 
@@ -49,9 +49,10 @@ def test_engines_equal_the_plain_loop() -> None:
     refused: list[bool] = []
 
     @cells(0.63)
-    @given(st.one_of(cases(most=3), cases()), OTHERS)  # half of them small, and quick
-    def law(case: Case, others: list[str]) -> None:
-        found = agree(case, *others, "cpu")
+    @given(st.one_of(cases(most=3), cases()))  # half of them small, and quick
+    def law(case: Case) -> None:
+        with one_gradient_for_all_engines():
+            found = agree(case, "reference", "stepwise", "cpu")
         assert found in ([], ["cpu"])
         refused.append(bool(found))
 

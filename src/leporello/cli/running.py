@@ -51,7 +51,7 @@ def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = F
         say(conclusion(training, rows))
         if training.run is not None and plots_missing():
             warn(f"curve.svg needs matplotlib: {NEEDED}")
-    training.ranks.leave()
+    training.leave()
     if training.interrupted and training.progress.ended is None:
         raise typer.Exit(128 + (stopped.by or signal.SIGINT))
 

@@ -68,8 +68,13 @@ class Ranks:
             dist.barrier()
 
     def leave(self) -> None:
-        """Take no further part."""
+        """Take no further part, all at the same time.
+
+        Whoever waits lets other threads run: one of gloo's may still hold tensors of the last gathering, cannot let go
+        of them while this one holds Python's lock, and the end of the group waits for that thread.
+        """
         if self.count > 1:
+            dist.barrier()
             dist.destroy_process_group()
 
 

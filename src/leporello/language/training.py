@@ -62,7 +62,7 @@ class Training:
         self.model = LanguageModel(self.net, corpus.tokenizer, config)
         self.parameters = [value for value in self.net.parameters() if value.requires_grad]
         self.optimiser = optimiser_of(config, self.parameters)
-        self.wrapped = ranks.wrapped(self.net, self.device)
+        self.wrapped: nn.Module = ranks.wrapped(self.net, self.device)
         self.batches = Batches(
             corpus.train.tokens,
             config.batch,
@@ -87,6 +87,11 @@ class Training:
     def stop(self) -> None:
         """End after the present update, with a checkpoint."""
         self.interrupted = True
+
+    def leave(self) -> None:
+        """Take no further part, where several processes do; the network stays."""
+        self.wrapped = self.net  # what wraps it holds the group of processes, which ends without it
+        self.ranks.leave()
 
     def events(self) -> Iterator[Event]:
         """Train to the end; what happens on the way."""

@@ -49,9 +49,16 @@ def used() -> tuple[lp.Recurrent, torch.Tensor]:
     return net, net(X)[0].detach()
 
 
-@pytest.mark.parametrize("name", BAD_CALLS)
-@pytest.mark.parametrize("traced", [False, True], ids=["first", "later"])
-def test_a_network_runs_as_before_after_a_refused_call(name: str, traced: bool) -> None:
+ALIKE = ("axes", "no tensor", "no steps", "empty batch", "steps", "resets", "forcing")  # refused where others are
+CASES = [
+    pytest.param(traced, name, marks=pytest.mark.slow if not traced and name in ALIKE else [])
+    for traced in (False, True)
+    for name in BAD_CALLS
+]
+
+
+@pytest.mark.parametrize(("traced", "name"), CASES, ids=lambda value: {False: "first", True: "later"}.get(value, value))
+def test_a_network_runs_as_before_after_a_refused_call(traced: bool, name: str) -> None:
     later, wanted = used()
     net = later if traced else fresh()
     with pytest.raises(LeporelloError):

@@ -8,8 +8,18 @@ from __future__ import annotations
 from leporello.engine.cpu.body import Body
 from leporello.engine.cpu.layout import Layout
 from leporello.engine.cpu.spelling import GATHERED, TYPES, ends
-from leporello.engine.kernel.description import Block, Pointwise, Product, Reduction, dtype_of_expression
+from leporello.engine.kernel.description import (
+    Block,
+    Buffer,
+    Pointwise,
+    Product,
+    Reduction,
+    dtype_of_expression,
+)
+from leporello.engine.kernel.reads import read
 from leporello.errors import EngineRefusal
+
+LINE = 64  # bytes of the cache that come together
 
 
 class BlockLines:
@@ -18,6 +28,7 @@ class BlockLines:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.lines: list[str] = []
+        self.asked: set[Buffer] = set()
 
     def say(self, line: str, depth: int = 0) -> None:
         self.lines.append("    " * depth + line)
@@ -30,6 +41,7 @@ class BlockLines:
         else:
             self.say("for (long row = from; row < to; row++) {", 4)
             if isinstance(block, Pointwise):
+                self._ask(block)
                 self._pointwise(block)
             else:
                 self._reduction(block)
@@ -48,13 +60,26 @@ class BlockLines:
             depth,
         )
 
+    def _ask(self, block: Pointwise) -> None:
+        """Ask for what this row reads of its sequences at the next step, so that it comes while products run."""
+        far = self.layout.next_step
+        for buffer in sorted(read(block) - self.asked, key=lambda buffer: buffer.slot):
+            size = buffer.count * buffer.dtype.itemsize
+            if buffer.place != "read" or size < LINE or not self.layout.asks:
+                continue
+            self.asked.add(buffer)
+            self.say(f"for (long line = 0; line < {size}; line += {LINE})", 5)
+            there = f"{self.layout.names[buffer]} + (row {far} batch) * {buffer.count}"
+            self.say(f"__builtin_prefetch((const char *)({there}) + line, 0, 2);", 6)
+
     def _pointwise(self, block: Pointwise) -> None:
         body = Body(self.layout)
         for store in block.stores:
             value = body.value(store.value)
             kind = TYPES[store.buffer.dtype]
             name = body.kept(value, kind)
-            body.lines.append(f"{self.layout.element(store.buffer, str(store.index))} = {name};")
+            if store.buffer not in self.layout.carried:
+                body.lines.append(f"{self.layout.element(store.buffer, str(store.index))} = {name};")
             body.known[store.buffer, store.index] = name
         for text in body.outside:
             self.say(text, 5)

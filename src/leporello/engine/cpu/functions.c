@@ -10,26 +10,25 @@ typedef void (*products)(const void *, long, long, long, long, const REAL *, lon
 /* within 4 units in the last place; infinities and NaN are kept */
 
 INLINE float power_of_two_f(int32_t n) { /* 2^n for -126 <= n <= 127 */
-    int32_t bits = (n + 127) << 23;
+    int32_t bits = (int32_t)((uint32_t)(n + 127) << 23);
     float found;
     memcpy(&found, &bits, 4);
     return found;
 }
 INLINE double power_of_two_d(int64_t n) {
-    int64_t bits = (n + 1023) << 52;
+    int64_t bits = (int64_t)((uint64_t)(n + 1023) << 52);
     double found;
     memcpy(&found, &bits, 8);
     return found;
 }
 
-INLINE float series_f(float r) { /* (exp(r) - 1), |r| <= log(2) / 2 */
-    float s = 1.0f / 5040;
-    s = s * r + 1.0f / 720;
-    s = s * r + 1.0f / 120;
-    s = s * r + 1.0f / 24;
-    s = s * r + 1.0f / 6;
-    s = s * r + 0.5f;
-    return s * r * r + r;
+INLINE float series_f(float r) { /* (exp(r) - 1), |r| <= log(2) / 2; of all polynomials of its degree the closest */
+    float s = 0.001394647357f;
+    s = s * r + 0.008366598032f;
+    s = s * r + 0.04166628184f;
+    s = s * r + 0.1666654292f;
+    s = s * r + 0.5000000062f;
+    return s * (r * r) + r;
 }
 INLINE double series_d(double r) {
     double s = 1.0 / 6227020800.0;
@@ -47,56 +46,68 @@ INLINE double series_d(double r) {
     return s * r * r + r;
 }
 
+/* x / log(2) rounded: a number n with nothing behind the point, added to one so large that it stands in its last bits.
+   Returns its bits; what is left of x goes into `rest`. NaN goes its way through all of this and stays NaN. */
+#define ONES_F 0x4b400000 /* bits of 1.5 * 2^23 */
+#define ONES_D 0x4338000000000000LL
+INLINE int32_t halvings_f(float x, float *rest) {
+    float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
+    int32_t bits;
+    *rest = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    memcpy(&bits, &shifted, 4);
+    return (int32_t)((uint32_t)bits - ONES_F);
+}
+INLINE int64_t halvings_d(double x, double *rest) {
+    double shifted = x * 1.4426950408889634 + 6755399441055744.0, n = shifted - 6755399441055744.0;
+    int64_t bits;
+    *rest = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
+    memcpy(&bits, &shifted, 8);
+    return (int64_t)((uint64_t)bits - ONES_D);
+}
+
 INLINE float exp_f(float x) {
-    float y = x > 89.0f ? 89.0f : x < -104.5f ? -104.5f : x == x ? x : 0.0f;
-    float n = __builtin_rintf(y * 1.44269504f);
-    float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
-    int32_t whole = (int32_t)n, half = whole / 2;
-    float found = (series_f(r) + 1.0f) * power_of_two_f(half) * power_of_two_f(whole - half);
-    return x == x ? found : x;
+    float y = 89.0f < x ? 89.0f : x, r;
+    y = -104.5f > y ? -104.5f : y;
+    int32_t whole = halvings_f(y, &r), half = whole >> 1;
+    return (series_f(r) + 1.0f) * power_of_two_f(half) * power_of_two_f(whole - half);
 }
 INLINE double exp_d(double x) {
-    double y = x > 710.0 ? 710.0 : x < -746.0 ? -746.0 : x == x ? x : 0.0;
-    double n = __builtin_rint(y * 1.4426950408889634);
-    double r = (y - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
-    int64_t whole = (int64_t)n, half = whole / 2;
-    double found = (series_d(r) + 1.0) * power_of_two_d(half) * power_of_two_d(whole - half);
-    return x == x ? found : x;
+    double y = 710.0 < x ? 710.0 : x, r;
+    y = -746.0 > y ? -746.0 : y;
+    int64_t whole = halvings_d(y, &r), half = whole >> 1;
+    return (series_d(r) + 1.0) * power_of_two_d(half) * power_of_two_d(whole - half);
 }
 
 INLINE float expm1_f(float x) { /* for 0 <= x <= 44 */
-    float n = __builtin_rintf(x * 1.44269504f);
-    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    float scale = power_of_two_f((int32_t)n);
+    float r, scale = power_of_two_f(halvings_f(x, &r));
     return series_f(r) * scale + (scale - 1.0f);
 }
 INLINE double expm1_d(double x) {
-    double n = __builtin_rint(x * 1.4426950408889634);
-    double r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;
-    double scale = power_of_two_d((int64_t)n);
+    double r, scale = power_of_two_d(halvings_d(x, &r));
     return series_d(r) * scale + (scale - 1.0);
 }
 
 INLINE float tanh_f(float x) {
-    float size = __builtin_fabsf(x), y = size < 10.0f ? size : 10.0f;
-    float e = expm1_f(2.0f * y);
-    float found = __builtin_copysignf(e / (e + 2.0f), x);
-    return x == x ? found : x;
+    float size = __builtin_fabsf(x), e = expm1_f(2.0f * (10.0f < size ? 10.0f : size));
+    return __builtin_copysignf(e / (e + 2.0f), x);
 }
 INLINE double tanh_d(double x) {
-    double size = __builtin_fabs(x), y = size < 20.0 ? size : 20.0;
-    double e = expm1_d(2.0 * y);
-    double found = __builtin_copysign(e / (e + 2.0), x);
-    return x == x ? found : x;
+    double size = __builtin_fabs(x), e = expm1_d(2.0 * (20.0 < size ? 20.0 : size));
+    return __builtin_copysign(e / (e + 2.0), x);
 }
 
+/* with z = exp(-|x|) times a power of two, so that it is never so small that bits are lost */
 INLINE float sigmoid_f(float x) {
-    float z = exp_f(-__builtin_fabsf(x)), s = 1.0f / (1.0f + z);
-    return x >= 0.0f ? s : z * s;
+    float y = -__builtin_fabsf(x), r;
+    float scale = power_of_two_f(halvings_f(-104.5f > y ? -104.5f : y, &r) + 64);
+    float z = series_f(r) * scale + scale, s = 1.0f / (z * 0x1p-64f + 1.0f);
+    return x >= 0.0f ? s : z * s * 0x1p-64f;
 }
 INLINE double sigmoid_d(double x) {
-    double z = exp_d(-__builtin_fabs(x)), s = 1.0 / (1.0 + z);
-    return x >= 0.0 ? s : z * s;
+    double y = -__builtin_fabs(x), r;
+    double scale = power_of_two_d(halvings_d(-746.0 > y ? -746.0 : y, &r) + 512);
+    double z = series_d(r) * scale + scale, s = 1.0 / (z * 0x1p-512 + 1.0);
+    return x >= 0.0 ? s : z * s * 0x1p-512;
 }
 
 /* a choice without a branch, which compilers would have to take apart before they can use vectors */

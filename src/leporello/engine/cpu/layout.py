@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from leporello.engine.cpu.spelling import TYPES
 from leporello.engine.kernel.description import Buffer, Kernel, Product
-from leporello.engine.kernel.reads import ahead
+from leporello.engine.kernel.reads import ahead, carried
 
 PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers
 MATRIX_WORDS = 5  # of a matrix, behind them
 TOGETHER = 24  # rows that one thread takes through a step together, at most
 TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
 LARGE = 1 << 18  # numbers of all matrices
+LARGER = 1 << 19  # numbers that leave no place in the cache for what the next step reads
 ENDINGS = {"next": "_next", "write": "_out", "state": "_state"}  # of names, by place
 
 
 def together(kernel: Kernel) -> int:
     """Rows that are taken through a step together, at most."""
-    numbers = sum(matrix.heads * matrix.inner * matrix.outer for matrix in kernel.matrices)
-    return TOGETHER_IF_LARGE if numbers >= LARGE else TOGETHER
+    return TOGETHER_IF_LARGE if _numbers(kernel) >= LARGE else TOGETHER
+
+
+def _numbers(kernel: Kernel) -> int:
+    """Of all matrices."""
+    return sum(matrix.heads * matrix.inner * matrix.outer for matrix in kernel.matrices)
 
 
 class Layout:
@@ -30,7 +35,9 @@ class Layout:
     wide    numbers in a vector
     ahead   the blocks that run for several steps together
     names   of buffers, as they are at one step
+    carried values that stay in registers and have no memory
     own     the step's own memory
+    asks    whether what the next step reads is asked for at this one
     slots   where in `given` the pointers stand; a matrix takes the words of `matrix` in products.c
     """
 
@@ -41,7 +48,11 @@ class Layout:
         self.together = together(kernel)
         self.ahead = ahead(kernel)
         self.names = _names(kernel)
-        self.own = [buffer for place in ("state", "next", "scratch") for buffer in kernel.buffers[place]]
+        self.carried = carried(kernel)
+        places = ("state", "next", "scratch")
+        self.own = [buffer for place in places for buffer in kernel.buffers[place] if buffer not in self.carried]
+        self.asks = 0 < _numbers(kernel) < LARGER
+        self.next_step = "-" if kernel.reverse else "+"
         self.slots = _slots(kernel)
 
     def memory(self, buffer: Buffer) -> str:

@@ -124,7 +124,7 @@ class _Writer(BlockLines):
                     self._point(buffer, layout.slots[place, buffer.slot])
         early = {buffer for block in layout.ahead for buffer in written(block)}
         for buffer in kernel.buffers["scratch"]:
-            if buffer in touched:
+            if buffer in touched and buffer not in layout.carried:
                 offset = f" + step * rows * {layout.stride(buffer)}" if buffer in early else ""
                 kind = TYPES[buffer.dtype]
                 self.say(f"{kind} *restrict {layout.names[buffer]} = {layout.memory(buffer)}{offset};", 4)

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.kernel.description import (
-    Apply,
     Block,
     Buffer,
     Expression,
-    Fetch,
     Kernel,
     Load,
     Matrix,
@@ -29,6 +27,7 @@ from leporello.engine.kernel.description import (
     Store,
 )
 from leporello.engine.kernel.index import Index, flat
+from leporello.engine.kernel.joining import join
 from leporello.engine.kernel.operators import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
 from leporello.engine.kernel.pieces import PIECES, pieces_of
 from leporello.engine.kernel.shapes import dims, dtype_of, features, refuse, row_axis, short
@@ -237,17 +236,12 @@ class Lowering:
         return Store(buffer, flat(places, buffer.sizes), self.at(node, self.with_rows(node, places)))
 
     def _pointwise(self, sizes: Sequence[int], stores: Sequence[Store], *, over: bool = False) -> None:
-        """Loops of their own, or joined to the last block where that has the same."""
-        last = self.blocks[-1] if self.blocks else None
-        if (
-            not over
-            and isinstance(last, Pointwise)
-            and last.sizes == tuple(sizes)
-            and _may_join(last, [store.value for store in stores])
-        ):
-            self.blocks[-1] = Pointwise(last.sizes, (*last.stores, *stores))
+        """Loops of their own, or joined to those of an earlier block."""
+        new = Pointwise(tuple(sizes), tuple(stores))
+        if over:
+            self.blocks.append(new)
         else:
-            self.blocks.append(Pointwise(tuple(sizes), tuple(stores)))
+            join(self.blocks, new)
 
     def _reduction(self, node: fx.Node) -> None:
         operator, source, axes = reduction_of(node)
@@ -357,24 +351,3 @@ def _same_for_all_heads(matrix: fx.Node) -> fx.Node:
             found: fx.Node = arguments(source)[0]
             return found
     return matrix
-
-
-def _may_join(last: Pointwise, values: Sequence[Expression]) -> bool:
-    """Whether what is read of the last block's results is read at the place where it was put."""
-    put = {store.buffer: store.index for store in last.stores}
-    waiting = list(values)
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Load) and value.buffer in put and put[value.buffer] != value.index:
-            return False
-        if isinstance(value, Fetch):
-            if value.buffer in put:
-                return False
-            waiting += [along.number for along in value.by]
-        if isinstance(value, Apply):
-            waiting += value.arguments
-    return True

@@ -5,7 +5,7 @@ Knows descriptions of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from leporello.engine.kernel.description import (
     Apply,
@@ -19,6 +19,7 @@ from leporello.engine.kernel.description import (
     Product,
     Reduction,
 )
+from leporello.engine.kernel.index import Index
 
 
 def written(block: Block) -> set[Buffer]:
@@ -32,15 +33,21 @@ def read(block: Block) -> set[Buffer]:
     """The memory a block reads; the matrix of a product aside."""
     if isinstance(block, Product):
         return {block.left}
-    waiting = [store.value for store in block.stores] if isinstance(block, Pointwise) else [block.value]
-    found: set[Buffer] = set()
+    values = [store.value for store in block.stores] if isinstance(block, Pointwise) else [block.value]
+    return {buffer for buffer, _ in places(*values)}
+
+
+def places(*values: Expression) -> set[tuple[Buffer, Index | None]]:
+    """What expressions read in memory, and where; None for a place that is computed."""
+    waiting = list(values)
+    found: set[tuple[Buffer, Index | None]] = set()
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
         if id(value) not in seen:
             seen.add(id(value))
             if isinstance(value, (Load, Fetch)):
-                found.add(value.buffer)
+                found.add((value.buffer, value.index if isinstance(value, Load) else None))
             waiting += _parts(value)
     return found
 
@@ -56,21 +63,38 @@ def touches(block: Block) -> set[Buffer]:
     return read(block) | written(block)
 
 
+def carried(kernel: Kernel) -> set[Buffer]:
+    """Scratch that needs no memory: each value is read where it was just computed, at the same place, nowhere else."""
+    found = set(kernel.buffers["scratch"])
+    for block in kernel.blocks:
+        known: set[tuple[Buffer, Index]] = set()
+        if not isinstance(block, Pointwise):
+            found -= touches(block)
+            continue
+        for store in block.stores:
+            found -= {buffer for buffer, index in places(store.value) if index is None or (buffer, index) not in known}
+            known.add((store.buffer, store.index))
+    return found
+
+
 def loaded(kernel: Kernel) -> set[int]:
     """The slots of fixed values that are read as they lie in memory, not only multiplied by."""
     return {buffer.slot for block in kernel.blocks for buffer in read(block) if buffer.place == "fixed"}
 
 
+def waiting(blocks: Iterable[Block]) -> set[Buffer]:
+    """The memory whose values wait for a state."""
+    found: set[Buffer] = set()
+    for block in blocks:
+        if any(buffer in found or buffer.place in ("state", "next") for buffer in touches(block)):
+            found |= written(block)
+    return found
+
+
 def ahead(kernel: Kernel) -> list[Block]:
     """Products that wait for no state, and what they need: these can run before the steps that read them."""
-    waiting: set[Buffer] = set()
-    free: list[Block] = []
-    for block in kernel.blocks:
-        if any(buffer in waiting or buffer.place in ("state", "next") for buffer in touches(block)):
-            waiting |= written(block)
-        else:
-            free.append(block)
-    free = [block for block in free if not written(block) & waiting]
+    late = waiting(kernel.blocks)
+    free = [block for block in kernel.blocks if not any(b in late or b.place == "state" for b in touches(block))]
     needed: set[Buffer] = set()
     found: list[Block] = []
     for block in reversed(free):

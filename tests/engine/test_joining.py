@@ -1,0 +1,131 @@
+"""Which loops of a kernel are joined, and which values then need no memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import leporello as lp
+from leporello.engine.kernel.description import Block, Load, Pointwise, Product, Store
+from leporello.engine.kernel.index import Index
+from leporello.engine.kernel.joining import join
+from leporello.engine.kernel.reads import ahead, carried
+from tests.close import assert_close
+from tests.engine.results import Plain, found
+from tests.engine.test_reads import (
+    FLOAT,
+    HERE,
+    NEXT,
+    STATE,
+    A,
+    B,
+    C,
+    D,
+    X,
+    kernel,
+    kernels,
+    memory,
+    pointwise,
+    product,
+    summed,
+)
+
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+
+OUT = memory("write")
+
+
+def after(*blocks: Block, new: Block) -> list[Block]:
+    """Blocks, and new loops joined to them."""
+    made = list(blocks)
+    assert isinstance(new, Pointwise)
+    join(made, new)
+    return made
+
+
+def both(one: Block, other: Block) -> Pointwise:
+    assert isinstance(one, Pointwise)
+    assert isinstance(other, Pointwise)
+    return Pointwise(one.sizes, (*one.stores, *other.stores))
+
+
+def test_loops_that_do_not_wait_for_a_product_go_in_front_of_it() -> None:
+    first, new = pointwise(A, STATE, X), pointwise(OUT, A, X)
+    assert after(first, product(B, A), new=new) == [both(first, new), product(B, A)]
+
+
+def test_of_two_places_the_first_is_taken() -> None:
+    blocks, new = [pointwise(A, STATE), product(B, A), pointwise(NEXT, B)], pointwise(OUT, A)
+    assert after(*blocks, new=new) == [both(blocks[0], new), *blocks[1:]]
+
+
+def test_loops_that_read_a_product_stay_behind_it() -> None:
+    blocks, new = [pointwise(A, STATE), product(B, A)], pointwise(OUT, A, B)
+    assert after(*blocks, new=new) == [*blocks, new]
+
+
+def test_loops_that_read_a_sum_stay_behind_it() -> None:
+    blocks, new = [pointwise(A, STATE), summed(B, A)], pointwise(OUT, A, B)
+    assert after(*blocks, new=new) == [*blocks, new]
+
+
+def test_what_was_put_elsewhere_is_not_read_in_the_same_loop() -> None:
+    shifted = Pointwise((4,), (Store(OUT, HERE, Load(A, HERE.plus(Index(1)))),))
+    blocks = [pointwise(A, STATE), product(B, A)]
+    assert after(*blocks, new=shifted) == [*blocks, shifted]
+
+
+def test_memory_that_is_read_in_between_is_not_written_before() -> None:
+    blocks, new = [pointwise(A, STATE), product(B, C), product(D, A)], pointwise(C, STATE)
+    assert after(*blocks, new=new) == [*blocks, new]
+
+
+def test_loops_that_wait_for_a_state_do_not_hold_up_a_product_that_waits_for_none() -> None:
+    blocks, new = [pointwise(A, X), product(B, A), product(C, STATE)], pointwise(OUT, STATE, X)
+    made = after(*blocks, new=new)
+    assert made == [*blocks, new]
+    assert ahead(kernel(*made)) == blocks[:2]
+
+
+def scratch(*blocks: Block) -> set[str]:
+    made = kernel(*blocks)
+    made.buffers["scratch"] = (A, B, C, D)
+    return {
+        buffer.name
+        for buffer in carried(made)
+        if any(buffer in {s.buffer for s in b.stores} for b in blocks if isinstance(b, Pointwise))
+    }
+
+
+def test_a_value_read_in_the_loop_that_makes_it_needs_no_memory() -> None:
+    assert scratch(both(pointwise(A, STATE), pointwise(NEXT, A))) == {A.name}
+
+
+def test_a_value_that_another_block_reads_needs_memory() -> None:
+    one = both(pointwise(A, STATE), pointwise(NEXT, A))
+    assert scratch(one, product(B, A)) == set()
+    assert scratch(one, summed(B, A)) == set()
+    assert scratch(one, product(B, STATE), pointwise(OUT, A, B)) == set()
+
+
+def test_a_value_read_at_another_place_or_too_early_needs_memory() -> None:
+    shifted = Pointwise((4,), (Store(NEXT, HERE, Load(A, HERE.plus(Index(1)))),))
+    assert scratch(both(pointwise(A, STATE), shifted)) == set()
+    assert scratch(both(pointwise(NEXT, A), pointwise(A, STATE))) == set()
+
+
+@pytest.mark.parametrize("cell", [lp.GRU, lp.LSTM])
+def test_what_gradients_of_gates_need_is_read_in_one_loop_before_the_product(cell: type[lp.Cell]) -> None:
+    net = lp.Recurrent(cell(3, 5).double(), engine="cpu")
+    x = torch.randn(4, 3, 3, dtype=FLOAT)
+    assert_close(found(net, x), found(Plain(net.cell), x), "joined")
+    (made,) = kernels(net, "backward")
+    place = next(index for index, block in enumerate(made.blocks) if isinstance(block, Product))
+    outputs = {
+        buffer
+        for block in made.blocks[:place]
+        if isinstance(block, Pointwise)
+        for buffer in {s.buffer for s in block.stores}
+    }
+    assert outputs >= set(made.buffers["write"])
+    assert sum(isinstance(block, Pointwise) for block in made.blocks[:place]) == 1

@@ -36,6 +36,7 @@ FLAGS = (
 )
 WISHED = (
     "-march=native",
+    "-mprefer-vector-width=512",  # where there are such: some compilers take half of one by themselves
     "-fopenmp-simd",
     "-Werror=int-conversion",
     "-Werror=incompatible-pointer-types",

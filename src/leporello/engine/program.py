@@ -121,6 +121,13 @@ def without_unread(program: Program) -> Program:
     return replace(program, once=(fewer, function_of(graph)))
 
 
+def refined(timed: Timed, stage: Stage, split: Split) -> Timed:
+    """A stage that does the same by another graph."""
+    reads = [*(node for node, _ in timed.varying), *timed.fixed]
+    places = [stage.writes.index(node) for node in timed.placed]
+    return replace(timed, function=_ordered(stage, reads, places, split))
+
+
 def _alone(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:
     return next(((stage, function_of(stage.graph)) for stage in split.stages if stage.kind == kind), None)
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx
 
+from leporello.engine.cpu.gathering import gathered
 from leporello.engine.cpu.library import Built, built
 from leporello.engine.kernel.decompose import decomposed
 from leporello.engine.kernel.description import Matrix
 from leporello.engine.kernel.lower import kernel_of
 from leporello.engine.kernel.reads import loaded
-from leporello.engine.program import Program, row_axis, without_unread
+from leporello.engine.program import Program, refined, row_axis, without_unread
 from leporello.loop.classes import Class
 from leporello.loop.stages import Split, Stage
 
@@ -37,10 +38,13 @@ class Inside:
 
 
 def with_kernels(program: Program) -> Program:
-    """The program with a kernel for each inside; refused by name where an operator is not covered."""
-    stages = [stage for stage in program.split.stages if stage.kind in ("at once", "inside")]
+    """The program with kernels for insides and for sums over all rows; an operator not covered is refused by name."""
+    split = program.split
+    stages = [stage for stage in split.stages if stage.kind in ("at once", "inside")]
     timed = tuple(
-        replace(one, kernel=_inside(program.split, stage)) if one.inside else one
+        replace(one, kernel=_inside(split, stage))
+        if one.inside
+        else refined(one, replace(stage, graph=gathered(stage.graph)), split)
         for one, stage in zip(program.timed, stages, strict=True)
     )
     return without_unread(replace(program, timed=timed))

@@ -45,6 +45,8 @@ def runtime() -> Any:
     found.run_parallel.argtypes = [pointer]
     for letter in "fd":
         getattr(found, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long]
+        scratch = getattr(found, f"totals_scratch_{letter}")
+        scratch.argtypes, scratch.restype = [pointer, ctypes.c_long, ctypes.c_long], ctypes.c_long
     return found
 
 
@@ -120,7 +122,7 @@ class Built:
 
         pointers   memory by place (`PLACES`), contiguous, in the order of the slots, then the words of the matrices
         """
-        threads = torch.get_num_threads() if steps * batch * self.work > LITTLE else 1
+        threads = worth(steps * batch * self.work)
         together = self.together if batch < threads * self.rows_alone else 0
         run_kernel(self.address, [*pointers, self.products], batch, steps, self.scratch, threads, together)
 
@@ -142,6 +144,11 @@ def same_matrices() -> Iterator[None]:
         yield
     finally:
         _kept.panels = before
+
+
+def worth(operations: int) -> int:
+    """How many threads so much work is divided among."""
+    return torch.get_num_threads() if operations > LITTLE else 1
 
 
 def run_kernel(

@@ -14,14 +14,14 @@ def part(name: str) -> str:
 
 
 def runtime_text(wide_bytes: int) -> str:
-    """What all kernels share: products of both types of numbers, and the threads."""
+    """What all kernels share: products and sums of both types of numbers, and the threads."""
     lines = []
     for real, integer, letter, size in (("float", "int", "f", 4), ("double", "long long", "d", 8)):
         lines += [f"#define REAL {real}", f"#define WIDE {wide_bytes // size}", f"#define NAME(name) name##_{letter}"]
         lines.append(f"#define INTEGER {integer}")
-        lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c")]
+        lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c"), part("totals.c")]
         lines += [f"#undef {name}" for name in ("REAL", "INTEGER", "WIDE", "NAME", "ROWS")]
-    return "\n".join([part("team.c"), "#include <string.h>", *lines, part("threads.c")])
+    return "\n".join([part("team.c"), "#include <stdint.h>", "#include <string.h>", *lines, part("threads.c")])
 
 
 def tile_rows(wide_bytes: int) -> int:

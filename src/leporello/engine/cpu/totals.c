@@ -1,0 +1,250 @@
+/* Sums over all rows: of products of two values (gradients of matrices), and of a value alone (gradients of biases).
+   For one type of numbers, behind products.c.
+
+   Threads divide the columns of the first value among them, and rows too where there are few columns. Each goes through
+   its rows a strip at a time, which stays in the cache for all sums that read it. */
+
+#define STRIP 128  /* rows that are multiplied together */
+#define COLUMNS 64 /* that a thread has at least, before rows are divided */
+#define THIN 3     /* columns of the second value up to which nothing is packed */
+#if ROWS == 12
+#define SMALLEST 4 /* rows of tiles: so many, twice and three times as many */
+#else
+#define SMALLEST 2
+#endif
+
+/* out[m, n] = sum over rows of a[row, m] b[row, n]; out[m] = sum of a[row, m] where b is null */
+typedef struct {
+    const REAL *a, *b;
+    REAL *out;
+    long m, n, a_stride, b_stride;
+} NAME(total);
+
+/* one's part of a sum, and how it is gathered: `high` rows of `wide` numbers, of which those of a row go into vectors */
+typedef struct {
+    long columns, rows; /* into how many parts these are divided */
+    long from, to;      /* columns of the first value */
+    long high, wide, padded;
+    int thin, turned; /* nothing packed; the first value's columns are the numbers of a row */
+    int straight;     /* gathered where the result is */
+} NAME(share_of_total);
+
+static inline long NAME(whole)(long count, long unit) { return (count + unit - 1) / unit * unit; }
+
+static NAME(share_of_total) NAME(share_of)(const NAME(total) *own, long share, long shares) {
+    NAME(share_of_total) found = {.columns = shares};
+    while (found.columns > 1 && (shares % found.columns || own->m < found.columns * COLUMNS)) found.columns--;
+    const long place = share % found.columns, m = (own->m + found.columns - 1) / found.columns, n = own->b ? own->n : 1;
+    found.rows = shares / found.columns;
+    found.from = own->m * place / found.columns;
+    found.to = own->m * (place + 1) / found.columns;
+    found.thin = n <= THIN;
+    const long across = NAME(whole)(m, WIDE) * NAME(whole)(n, SMALLEST);
+    const long down = NAME(whole)(n, WIDE) * NAME(whole)(m, SMALLEST);
+    found.turned = found.thin || across < down; /* the way that multiplies fewer numbers that are none */
+    found.high = found.turned ? n : m; /* the same for all, so that each knows where the others' lie */
+    found.wide = found.turned ? m : n;
+    found.padded = NAME(whole)(found.wide, WIDE);
+    found.straight = !found.turned && found.rows == 1 && n == found.padded && (found.to - found.from) % SMALLEST == 0;
+    return found;
+}
+
+static inline long NAME(numbers)(const NAME(share_of_total) *part) {
+    return part->straight ? 0 : NAME(whole)(part->high, ROWS) * part->padded;
+}
+
+/* a tile of rows by one or two vectors; `first`: nothing has been gathered yet */
+#define SUMMING(M, TWO)                                                                                          \
+    static void NAME(summing_##M##_##TWO)(int first, long depth, const REAL *restrict a, long stride,            \
+                                          const REAL *restrict b, REAL *restrict out, long out_stride) {         \
+        NAME(vec) left[M], right[M];                                                                             \
+        if (first) EACH(M) left[i] = right[i] = (NAME(vec)){0};                                                  \
+        else EACH(M) {                                                                                           \
+            left[i] = *(NAME(vec) *)(out + i * out_stride);                                                      \
+            if (TWO) right[i] = *(NAME(vec) *)(out + i * out_stride + WIDE);                                     \
+        }                                                                                                        \
+        _Pragma("GCC unroll 2") for (long k = 0; k < depth; k++) {                                               \
+            NAME(vec) b0 = *(const NAME(vec) *)(b + k * PANEL), b1 = b0;                                         \
+            if (TWO) b1 = *(const NAME(vec) *)(b + k * PANEL + WIDE);                                            \
+            EACH(M) {                                                                                            \
+                REAL value = a[k * stride + i];                                                                  \
+                left[i] += value * b0;                                                                           \
+                if (TWO) right[i] += value * b1;                                                                 \
+            }                                                                                                    \
+        }                                                                                                        \
+        EACH(M) {                                                                                                \
+            *(NAME(vec) *)(out + i * out_stride) = left[i];                                                      \
+            if (TWO) *(NAME(vec) *)(out + i * out_stride + WIDE) = right[i];                                     \
+        }                                                                                                        \
+    }
+#if ROWS == 12
+#define TILES(DO) DO(12) DO(8) DO(4)
+#else
+#define TILES(DO) DO(6) DO(4) DO(2)
+#endif
+#define BOTH_WIDTHS(M) SUMMING(M, 0) SUMMING(M, 1)
+TILES(BOTH_WIDTHS)
+
+/* some columns of a strip behind each other, zeros where there are none */
+static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, long stride, long depth, long count, long unit) {
+    if (count == PANEL && unit == PANEL)
+        for (long k = 0; k < depth; k++) memcpy(to + k * PANEL, from + k * stride, PANEL * sizeof(REAL));
+    else
+        for (long k = 0; k < depth; k++)
+            for (long j = 0; j < unit; j++) to[k * unit + j] = j < count ? from[k * stride + j] : 0;
+}
+
+/* vectors of the first value as they lie, each in several sums that need not wait for each other */
+#define THINNING(V, U)                                                                                             \
+    static void NAME(thinning_##V)(int first, long depth, const REAL *restrict a, long stride, const REAL *b,      \
+                                   long b_stride, REAL *restrict out) {                                            \
+        NAME(vec) sum[V * U];                                                                                      \
+        EACH(V * U) sum[i] = (NAME(vec)){0};                                                                       \
+        long k = 0;                                                                                                \
+        for (; k + U <= depth; k += U)                                                                             \
+            EACH(V * U) {                                                                                          \
+                const long row = k + i / V;                                                                        \
+                sum[i] += (b ? b[row * b_stride] : 1) * *(const NAME(vec) *)(a + row * stride + i % V * WIDE);     \
+            }                                                                                                      \
+        for (; k < depth; k++)                                                                                     \
+            EACH(V) sum[i] += (b ? b[k * b_stride] : 1) * *(const NAME(vec) *)(a + k * stride + i * WIDE);         \
+        EACH(V) {                                                                                                  \
+            for (int u = 1; u < U; u++) sum[i] += sum[i + u * V];                                                  \
+            *(NAME(vec) *)(out + i * WIDE) = first ? sum[i] : sum[i] + *(NAME(vec) *)(out + i * WIDE);             \
+        }                                                                                                          \
+    }
+THINNING(4, 1) THINNING(1, 4)
+
+/* few columns of the second value, or none */
+static void NAME(thin_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
+                             REAL *out) {
+    const long count = part->to - part->from, stride = own->a_stride;
+    const REAL *a = own->a + row * stride + part->from;
+    for (long n = 0; n < part->high; n++, out += part->padded) {
+        const REAL *b = own->b ? own->b + row * own->b_stride + n : 0;
+        long m = 0;
+        for (; m + 4 * WIDE <= count; m += 4 * WIDE)
+            NAME(thinning_4)(first, depth, a + m, stride, b, own->b_stride, out + m);
+        for (; m + WIDE <= count; m += WIDE) NAME(thinning_1)(first, depth, a + m, stride, b, own->b_stride, out + m);
+        for (; m < count; m++) {
+            REAL sum[4] = {0};
+            for (long k = 0; k < depth; k++) sum[k % 4] += (b ? b[k * own->b_stride] : 1) * a[k * stride + m];
+            out[m] = (first ? 0 : out[m]) + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+        }
+    }
+}
+
+/* a strip of rows of one sum; `packed` has room for what goes into vectors, and a tile more */
+static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
+                            REAL *out, REAL *packed) {
+    const REAL *a = own->a + row * own->a_stride + part->from, *b = own->b + row * own->b_stride;
+    const REAL *down = part->turned ? b : a, *across = part->turned ? a : b;
+    const long stride = part->turned ? own->b_stride : own->a_stride;
+    const long across_stride = part->turned ? own->a_stride : own->b_stride;
+    const long count = part->to - part->from, high = part->turned ? own->n : count, wide = part->turned ? count : own->n;
+    const long panels = (part->padded + PANEL - 1) / PANEL;
+    REAL *tile = packed + panels * STRIP * PANEL;
+    for (long p = 0; p < panels; p++) {
+        const long left = wide - p * PANEL;
+        NAME(strip)(packed + p * STRIP * PANEL, across + p * PANEL, across_stride, depth, left < PANEL ? left : PANEL, PANEL);
+    }
+    for (long m = 0, tall; m < high; m += tall) {
+        const long left = high - m;
+        tall = left >= ROWS ? ROWS : NAME(whole)(left, SMALLEST);
+        const REAL *here = down + m;
+        if (left < tall) NAME(strip)(tile, here, stride, depth, left, tall), here = tile;
+        for (long p = 0; p < panels; p++) {
+            REAL *to = out + m * part->padded + p * PANEL;
+            const REAL *from = packed + p * STRIP * PANEL;
+            const int two = (p + 1) * PANEL <= part->padded;
+            const long apart = here == tile ? tall : stride;
+            switch (tall) {
+#define CASE(M)                                                                                                   \
+    case M:                                                                                                       \
+        (two ? NAME(summing_##M##_1) : NAME(summing_##M##_0))(first, depth, here, apart, from, to, part->padded); \
+        break;
+                TILES(CASE)
+#undef CASE
+            }
+        }
+    }
+}
+
+/* what was gathered into the result, from all who had the same columns and other rows */
+static void NAME(put)(const NAME(total) *own, const NAME(share_of_total) *part, REAL **parts, long begin, long end) {
+    const long n = own->b ? own->n : 1;
+    for (long m = begin; m < end; m++)
+        for (long j = 0; j < n; j++) {
+            const long at = part->turned ? j * part->padded + m : m * part->padded + j;
+            REAL sum = parts[0][at];
+            for (long other = 1; other < part->rows; other++) sum += parts[other][at];
+            own->out[(part->from + m) * n + j] = sum;
+        }
+}
+
+static inline REAL *NAME(memory_of)(char *scratch, long each, long share) {
+    return (REAL *)(((uintptr_t)scratch + share * each + 63) & ~(uintptr_t)63);
+}
+
+/* all sums of a call; given: the sums, their number, and bytes of scratch for each thread */
+void NAME(totals)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
+    (void)steps, (void)batch;
+    const NAME(total) *all = given[0];
+    const long count = (long)given[1], each = (long)given[2];
+    NAME(share_of_total) parts[count];
+    long offsets[count + 1];
+    REAL *memory = NAME(memory_of)(scratch, each, share);
+    offsets[0] = 0;
+    for (long i = 0; i < count; i++) {
+        parts[i] = NAME(share_of)(all + i, share, shares);
+        offsets[i + 1] = offsets[i] + NAME(numbers)(parts + i);
+    }
+    for (long i = 0, together; i < count; i += together) { /* sums that divide their rows alike */
+        const long others = parts[i].rows, place = share / parts[i].columns;
+        for (together = 1; i + together < count && parts[i + together].rows == others;) together++;
+        const long from = begin + (end - begin) * place / others, to = begin + (end - begin) * (place + 1) / others;
+        for (long row = from; row < to || row == from; row += STRIP) { /* without rows, noughts */
+            const long depth = to - row < STRIP ? to - row : STRIP;
+            for (long j = i; j < i + together; j++) {
+                REAL *out = parts[j].straight ? all[j].out + parts[j].from * all[j].n : memory + offsets[j];
+                if (parts[j].thin) NAME(thin_strip)(all + j, parts + j, row == from, row, depth, out);
+                else NAME(one_strip)(all + j, parts + j, row == from, row, depth, out, memory + offsets[count]);
+            }
+        }
+    }
+    if (shares > 1) meet();
+    for (long i = 0; i < count; i++) {
+        const NAME(share_of_total) *part = parts + i;
+        if (part->straight) continue;
+        REAL *sums[part->rows];
+        const long place = share / part->columns, columns = part->to - part->from;
+        for (long other = 0; other < part->rows; other++)
+            sums[other] = NAME(memory_of)(scratch, each, other * part->columns + share % part->columns) + offsets[i];
+        NAME(put)(all + i, part, sums, columns * place / part->rows, columns * (place + 1) / part->rows);
+    }
+}
+
+/* bytes of scratch that each thread needs for these sums, if no more than so many come */
+long NAME(totals_scratch)(const NAME(total) *all, long count, long threads) {
+    long most = 0;
+    for (long shares = 1; shares <= threads; shares++) {
+        long numbers = 0, packed = 0;
+        for (long i = 0; i < count; i++) {
+            NAME(share_of_total) part = NAME(share_of)(all + i, 0, shares);
+            const long strip = STRIP * (NAME(whole)(part.padded, PANEL) + ROWS);
+            part.straight = 0; /* another thread's may not be */
+            numbers += NAME(numbers)(&part);
+            packed = strip > packed ? strip : packed;
+        }
+        most = numbers + packed > most ? numbers + packed : most;
+    }
+    return (most * sizeof(REAL) + 127) / 64 * 64;
+}
+#undef STRIP
+#undef COLUMNS
+#undef THIN
+#undef SMALLEST
+#undef SUMMING
+#undef THINNING
+#undef TILES
+#undef BOTH_WIDTHS

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from leporello.engine.cpu.totals import totals
+from leporello.engine.cpu.totals import Form, Totals
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 
@@ -17,6 +17,10 @@ pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 
 ROWS = (1, 2, 127, 128, 129, 1000)
 COLUMNS = ((1, 1), (3, 2), (5, 4), (16, 33), (17, 40), (40, 17), (64, 64), (130, 1), (131, 3), (200, 100), (260, 32))
+
+
+def totals(form: Form, *values: Tensor) -> list[Tensor]:
+    return Totals(form, values[0].dtype)(*values)
 
 
 def exact(first: Tensor, second: Tensor | None) -> Tensor:
@@ -81,7 +85,11 @@ def called(net: lp.Recurrent) -> list[str]:
     """What the stages of the backward sweep call that run all steps at once."""
     ((plan, _),) = net._planner.plans.values()
     timed = [one for one in plan.backward.program.timed if one.kernel is None and not one.inside]
-    return [str(node.target) for one in timed for node in one.function.__self__.graph.nodes]
+    return [
+        str(getattr(node.target, "__name__", node.target))
+        for one in timed
+        for node in one.function.__self__.graph.nodes
+    ]
 
 
 @pytest.mark.parametrize("engine", ["cpu", "stepwise"])
@@ -105,3 +113,18 @@ def test_what_is_no_sum_over_rows_stays_as_it_is() -> None:
     made = called(net)
     assert sum("totals" in name for name in made) == 1
     assert sum("mm" in name for name in made) <= 1
+
+
+def test_sums_of_each_large_value_have_a_turn_of_their_own() -> None:
+    """What the first turn has read is let go before there is memory for the results of the second."""
+    for hidden, turns in ((5, 1), (90, 2)):
+        cell = lp.GRU(3, hidden).double()
+        net = lp.Recurrent(cell, engine="cpu")
+        x = torch.randn(7, 4, 3, dtype=torch.float64)
+        net(x)[0].sum().backward()
+        assert sum("totals" in name for name in called(net)) == turns
+        ((plan, _),) = net._planner.plans.values()
+        stages = [one for one in plan.backward.program.timed if one.kernel is None]
+        assert len(stages) == turns
+        assert all(any(node in one.done for node, _ in one.varying) for one in stages)
+        assert_close(found(net, x), found(Plain(cell), x), f"{hidden} units")

@@ -90,7 +90,7 @@ def program(split: Split) -> Program:
         kept=frozenset(node for port, node in ports if port.kind == "sequence"),
         summed=summed,
         once=_alone(split, "once"),
-        timed=tuple(_timed(split, stage, own) for stage, own in zip(timed, done, strict=True)),
+        timed=tuple(timed_of(split, stage, own) for stage, own in zip(timed, done, strict=True)),
         finish=_alone(split, "finish"),
     )
 
@@ -121,13 +121,6 @@ def without_unread(program: Program) -> Program:
     return replace(program, once=(fewer, function_of(graph)))
 
 
-def refined(timed: Timed, stage: Stage, split: Split) -> Timed:
-    """A stage that does the same by another graph."""
-    reads = [*(node for node, _ in timed.varying), *timed.fixed]
-    places = [stage.writes.index(node) for node in timed.placed]
-    return replace(timed, function=_ordered(stage, reads, places, split))
-
-
 def _alone(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:
     return next(((stage, function_of(stage.graph)) for stage in split.stages if stage.kind == kind), None)
 
@@ -142,7 +135,11 @@ def _done(stages: list[Stage], asked: set[fx.Node]) -> list[tuple[fx.Node, ...]]
     return done[::-1]
 
 
-def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
+def timed_of(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
+    """A stage made ready.
+
+    done   of its values those that nobody reads after it
+    """
     inside, count = stage.kind == "inside", len(stage.states)
     own = {split.loop.delays[name][1] for name in stage.states}
     varying = [node for node in stage.reads if split.classes[node] is Class.VARYING and node not in own]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.cpu.gathering import gathered
+from leporello.engine.cpu.gathering import gathered, in_turn
 from leporello.engine.cpu.library import Built, built
 from leporello.engine.kernel.decompose import decomposed
 from leporello.engine.kernel.description import Matrix
 from leporello.engine.kernel.lower import kernel_of
 from leporello.engine.kernel.reads import loaded
-from leporello.engine.program import Program, refined, row_axis, without_unread
+from leporello.engine.program import Program, Timed, row_axis, timed_of, without_unread
 from leporello.loop.classes import Class
 from leporello.loop.stages import Split, Stage
 
@@ -41,13 +41,23 @@ def with_kernels(program: Program) -> Program:
     """The program with kernels for insides and for sums over all rows; an operator not covered is refused by name."""
     split = program.split
     stages = [stage for stage in split.stages if stage.kind in ("at once", "inside")]
-    timed = tuple(
-        replace(one, kernel=_inside(split, stage))
-        if one.inside
-        else refined(one, replace(stage, graph=gathered(stage.graph)), split)
-        for one, stage in zip(program.timed, stages, strict=True)
-    )
-    return without_unread(replace(program, timed=timed))
+    timed: list[Timed] = []
+    for one, stage in zip(program.timed, stages, strict=True):
+        timed += [replace(one, kernel=_inside(split, stage))] if one.inside else _at_once(one, stage, split)
+    return without_unread(replace(program, timed=tuple(timed)))
+
+
+def _at_once(one: Timed, stage: Stage, split: Split) -> list[Timed]:
+    """A stage by parts; what only one of them reads is done with it."""
+    parts = in_turn(stage)
+    found: list[Timed] = []
+    later: set[fx.Node] = set()
+    for part in reversed(parts):
+        own = {*part.reads, *part.writes} - later
+        later |= own
+        done = tuple(node for node in one.done if node in own)
+        found.append(timed_of(split, replace(part, graph=gathered(part.graph)), done))
+    return found[::-1]
 
 
 def _inside(split: Split, stage: Stage) -> Inside:

@@ -34,6 +34,7 @@ class Call:
     inputs, state      trees; sequences are (length, batch, ...)
     initial            what resets go back to: None for zeros, else a tree like the state
     lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
+    times              the steps' numbers (length, 1), where they are known already
     """
 
     inputs: Tree
@@ -48,6 +49,7 @@ class Call:
     coin: Tensor | None = None
     draws: Sequence[Tensor] | None = None
     packed: PackedSequence | None = None
+    times: Tensor | None = None
     sequences: list[tuple[str, Tensor]] = field(default_factory=list)
     states: list[tuple[str, Tensor]] = field(default_factory=list)
 

@@ -224,7 +224,7 @@ def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
     if call.lengths is not None:
         found["sequence", "call.past"] = past_of(call, call.lengths)
         if any(port.name == "call.elsewhere" for port in loop.inputs):
-            found["sequence", "call.elsewhere"] = _times(call) != call.lengths - 1
+            found["sequence", "call.elsewhere"] = times_of(call) != call.lengths - 1
         for name, leaf in call.sequences:
             found["invariant", f"call.first.{name}"] = leaf[0].detach()
     return found
@@ -232,11 +232,11 @@ def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
 
 def past_of(call: Call, lengths: Tensor) -> Tensor:
     """Where rows have ended, (length, batch)."""
-    return _times(call) >= lengths
+    return times_of(call) >= lengths
 
 
-def _times(call: Call) -> Tensor:
-    return torch.arange(call.length, device=call.device).unsqueeze(1)
+def times_of(call: Call) -> Tensor:
+    return call.times if call.times is not None else torch.arange(call.length, device=call.device).unsqueeze(1)
 
 
 def drawn(port: Port, length: int, batch: int, device: torch.device) -> Tensor:

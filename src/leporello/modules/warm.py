@@ -29,7 +29,7 @@ from leporello.modules.beginning import fresh, initial_of
 from leporello.modules.fingerprint import autocast_mode
 from leporello.modules.gather import gathering
 from leporello.modules.passes import passing
-from leporello.modules.planning import of_the_call
+from leporello.modules.planning import of_the_call, times_of
 from leporello.modules.single import Single
 from leporello.modules.timed import checked_lengths, checked_mask
 from leporello.modules.watch import Watch
@@ -82,6 +82,7 @@ class Warm:
         self.weighed = next((leaf.real.dtype for _, leaf in call.states if _floats(leaf)), None)
         self.zeros = _zeros(cell, call, given is not None)
         self.begun: tuple[int, list[Tensor]] = (0, [])  # of the last call: rows, and states of zeros
+        self.times: Tensor | None = None  # of the last call with lengths
         self.names = [name for name, _ in call.states]
         self.values = gathering(plan.loop, cell, self.names)
         self.outputs, self.states = _places(plan.loop)
@@ -144,6 +145,10 @@ class Warm:
             call.resets = checked_mask("resets", resets, length, batch, self.device, Words())
         except LeporelloError:
             return None
+        if lengths is not None:
+            times = self.times  # of this moment: other threads may call too
+            call.times = times if times is not None and len(times) == length else times_of(call)
+            self.times = call.times
         if resets is not None:
             tree = self.state_tree(list(states))
             call.initial = initial_of(self.cell, tree, batch, self.home)

@@ -14,11 +14,12 @@ from leporello.loop.cell import Cell
 from leporello.loop.state import leaves_of
 from leporello.modules.arguments import understood
 from leporello.modules.plain import plain_loop
-from tests.cells.examples import EXAMPLES, KINDS
+from tests.cells.examples import EXAMPLES
 from tests.gradient.by_hand import CELLS, PAIRS
 from tests.modules.twins import close, gradients, normal, shaken, somewhere, state_like, thoroughly
 
 ENGINES = ("stepwise", *thoroughly("reference"))
+QUICK = ("ElmanJordan", "GRU", "LayerNormLSTM", "TimeDelay", "ZoneoutLSTM")
 LENGTH, BATCH = 7, 3
 NO_INITIAL = ("Perceptron", "TimeDelay", "TimeDelay of two", "TimeDelay of one")  # nothing there can be learned
 
@@ -47,7 +48,7 @@ def learned(name: str) -> Cell:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*QUICK, *thoroughly(*(name for name in EXAMPLES if name not in QUICK))])
 def test_every_cell_with_lengths_and_resets_and_a_learned_initial_state(name: str, engine: str) -> None:
     agree(learned(name), normal(LENGTH, BATCH, 3), engine, lengths=[7, 2, 4], resets=somewhere(LENGTH, BATCH))
 

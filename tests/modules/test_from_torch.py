@@ -217,7 +217,7 @@ def test_carrying_across_draws_no_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("shape", ["two layers", "two layers of both"])
+@pytest.mark.parametrize("shape", ["two layers", pytest.param("two layers of both", marks=pytest.mark.slow)])
 def test_dropout_stands_between_the_layers_in_training_only(shape: str) -> None:
     module = nn.GRU(3, 64, dropout=0.5, dtype=torch.float64, **SHAPES[shape])
     net = lp.from_torch(module)

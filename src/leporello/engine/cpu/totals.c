@@ -49,8 +49,9 @@ static NAME(share_of_total) NAME(share_of)(const NAME(total) *own, long share, l
     return found;
 }
 
+/* memory for what is gathered, the same for all shares though some may not need it */
 static inline long NAME(numbers)(const NAME(share_of_total) *part) {
-    return part->straight ? 0 : NAME(whole)(part->high, ROWS) * part->padded;
+    return NAME(whole)(part->high, ROWS) * part->padded;
 }
 
 /* a tile of rows by one or two vectors; `first`: nothing has been gathered yet */
@@ -230,9 +231,8 @@ long NAME(totals_scratch)(const NAME(total) *all, long count, long threads) {
     for (long shares = 1; shares <= threads; shares++) {
         long numbers = 0, packed = 0;
         for (long i = 0; i < count; i++) {
-            NAME(share_of_total) part = NAME(share_of)(all + i, 0, shares);
+            const NAME(share_of_total) part = NAME(share_of)(all + i, 0, shares);
             const long strip = STRIP * (NAME(whole)(part.padded, PANEL) + ROWS);
-            part.straight = 0; /* another thread's may not be */
             numbers += NAME(numbers)(&part);
             packed = strip > packed ? strip : packed;
         }

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 
 import leporello as lp
+from leporello.engine.cpu import totals
 from leporello.engine.cpu.build import contents
 from leporello.loop.state import leaves_of
 from tests.engine.test_coverage import GROUPS, faults
+from tests.engine.test_totals import COLUMNS, ROWS, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
 from tests.random_cells import SIZE, Numbers, cell_of
 
@@ -60,6 +63,15 @@ def _covered() -> Iterator[None]:
         yield
 
 
+def _summed() -> Iterator[None]:
+    """Sums over rows, divided among more threads than such little work ever would be."""
+    for threads in (1, 2, 3, 4):
+        totals.worth = lambda _, threads=threads: threads  # type: ignore[attr-defined]
+        for dtype, rows, (m, n) in product((torch.float32, torch.float64), ROWS, COLUMNS):
+            assert_sums(rows, m, n, dtype)
+        yield
+
+
 def _called(case: Case) -> None:
     cell = cell_of(case.program)
     net, tensors = lp.Recurrent(cell, engine="cpu"), tensors_of(case, cell)
@@ -69,7 +81,7 @@ def _called(case: Case) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    count = sum(1 for run in (_sized, _random, _covered) for _ in run())
+    count = sum(1 for run in (_sized, _random, _covered, _summed) for _ in run())
     print(f"{count} cells, {sum(path.suffix == '.so' for path in contents())} kernels")
 
 

@@ -42,6 +42,7 @@ SPELLING: dict[Any, Callable[..., Any]] = {
     aten.where.self: torch.where,
     aten.cat.default: torch.cat,
     aten.sum.dim_IntList: torch.sum,
+    aten.scalar_tensor.default: torch.scalar_tensor,
     aten.t.default: torch.t,
     aten.view.default: torch.reshape,  # a value may lie in memory otherwise than its stand-in did
     aten._unsafe_view.default: torch.reshape,

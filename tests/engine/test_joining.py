@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import leporello as lp
 from leporello.engine.kernel.description import Block, Load, Pointwise, Product, Store
@@ -87,6 +88,47 @@ def test_loops_that_wait_for_a_state_do_not_hold_up_a_product_that_waits_for_non
     made = after(*blocks, new=new)
     assert made == [*blocks, new]
     assert ahead(kernel(*made)) == blocks[:2]
+
+
+def test_a_product_does_not_run_ahead_of_a_block_that_waits_because_of_another_value_in_it() -> None:
+    blocks = [both(pointwise(A, X), pointwise(B, X)), product(C, A), pointwise(B, STATE), pointwise(NEXT, B, C)]
+    assert ahead(kernel(*blocks)) == []
+
+
+class Mixed(lp.Cell):
+    """Products of the input beside values whose pieces do not all wait for the state."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(h=4)
+        self.way = way
+        numbers = torch.Generator().manual_seed(3)
+        for name, shape in (("P", (4, 4)), ("Q", (8, 4))):
+            setattr(self, name, nn.Parameter(torch.randn(shape, generator=numbers, dtype=FLOAT) / 2))
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.tanh(x)
+        if self.way == "multiplied":
+            h = torch.tanh(y @ self.P + torch.tanh(torch.cat([torch.sin(x) * y, h], 1)) @ self.Q)
+            return h, h
+        if self.way == "joined first":
+            both = torch.cat([y.exp(), h], 1)
+            h = torch.tanh(torch.sin(y) @ self.P + torch.tanh(both) @ self.Q)
+            return both, h
+        if self.way == "given out":
+            h = torch.tanh(torch.sin(y) @ self.P + h @ self.Q[:4])
+            return torch.cat([torch.sin(y) * 2, h], 1), h
+        over = torch.slice_scatter(torch.cos(y), h[:, :2], 1, 0, 2)
+        h = torch.tanh(torch.sin(y) @ self.P + over @ self.Q[4:])
+        return over, h
+
+
+@pytest.mark.parametrize("way", ["multiplied", "joined first", "given out", "written over"])
+def test_pieces_that_wait_and_pieces_that_do_not_are_right_beside_products_of_the_input(way: str) -> None:
+    cell = Mixed(way)
+    net = lp.Recurrent(cell, engine="cpu")
+    for length, batch in ((9, 2), (30, 1), (3, 30)):
+        x = torch.randn(length, batch, 4, dtype=FLOAT)
+        assert_close(found(net, x), found(Plain(cell), x), f"{length} steps, batch {batch}")
 
 
 def scratch(*blocks: Block) -> set[str]:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import leporello as lp
 from leporello.engine.cpu.totals import Form, Totals
@@ -128,3 +128,20 @@ def test_sums_of_each_large_value_have_a_turn_of_their_own() -> None:
         assert len(stages) == turns
         assert all(any(node in one.done for node, _ in one.varying) for one in stages)
         assert_close(found(net, x), found(Plain(cell), x), f"{hidden} units")
+
+
+def test_a_parameter_without_numbers_has_a_gradient_without_numbers() -> None:
+    class Empty(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=5)
+            self.W = nn.Parameter(torch.randn(5, 5, dtype=torch.float64) / 3)
+            self.U = nn.Parameter(torch.randn(3, 0, dtype=torch.float64))
+            self.V = nn.Parameter(torch.randn(3, 5, dtype=torch.float64))
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(h @ self.W + x @ self.V)
+            return torch.cat([h, torch.tanh(x @ self.U)], 1), h
+
+    cell, x = Empty(), torch.randn(4, 3, 3, dtype=torch.float64)
+    assert_close(found(lp.Recurrent(cell, engine="cpu"), x), found(Plain(cell), x), "no columns")
+    assert cell.U.shape == (3, 0)

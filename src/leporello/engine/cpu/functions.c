@@ -47,7 +47,7 @@ INLINE double series_d(double r) {
 }
 
 /* x / log(2) rounded: a number n with nothing behind the point, added to one so large that it stands in its last bits.
-   Returns its bits; what is left of x goes into `rest`. NaN goes its way through all of this and stays NaN. */
+   Returns n; what is left of x goes into `rest`. NaN goes its way through all of this and stays NaN. */
 #define ONES_F 0x4b400000 /* bits of 1.5 * 2^23 */
 #define ONES_D 0x4338000000000000LL
 INLINE int32_t halvings_f(float x, float *rest) {

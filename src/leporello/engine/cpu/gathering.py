@@ -96,10 +96,10 @@ def _pair(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
 
 
 def _is_table(node: Any) -> bool:
-    """Rows by numbers of a type that kernels compute with."""
+    """Rows by one or more numbers of a type that kernels compute with."""
     value = node.meta["val"]
     plain = isinstance(value, Tensor) and value.dim() == 2 and value.dtype in REALS
-    return plain and has_rows(value) and clean_row_axis(value) == 0
+    return plain and has_rows(value) and clean_row_axis(value) == 0 and value.shape[1] != 0
 
 
 def _row_bytes(node: fx.Node) -> int:

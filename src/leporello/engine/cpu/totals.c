@@ -204,7 +204,7 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
         const long others = parts[i].rows, place = share / parts[i].columns;
         for (together = 1; i + together < count && parts[i + together].rows == others;) together++;
         const long from = begin + (end - begin) * place / others, to = begin + (end - begin) * (place + 1) / others;
-        for (long row = from; row < to || row == from; row += STRIP) { /* without rows, noughts */
+        for (long row = from; row < to || row == from; row += STRIP) { /* a share without rows: noughts */
             const long depth = to - row < STRIP ? to - row : STRIP;
             for (long j = i; j < i + together; j++) {
                 REAL *out = parts[j].straight ? all[j].out + parts[j].from * all[j].n : memory + offsets[j];

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu import library
-from leporello.engine.cpu.library import address_of, run_kernel, worth
+from leporello.engine.cpu.library import CPU, address_of, run_kernel, worth
 
 Form = tuple[tuple[int, int, int, int], ...]
 
@@ -37,11 +37,10 @@ class Totals:
     def __call__(self, *values: Tensor) -> list[Tensor]:
         """The sums of values (rows, columns)."""
         dtype, rows = self.dtype, values[0].shape[0]
-        if not all(value.stride(1) == 1 for value in values):
-            values = tuple(value.contiguous() for value in values)
+        values = tuple([value if value.stride(1) == 1 else value.contiguous() for value in values])
         given = [(value.data_ptr(), value.stride(0)) for value in values]
         given.append((0, 0))
-        made = [torch.empty(shape, dtype=dtype) for shape in self.shapes]
+        made = [torch.empty(shape, dtype=dtype, device=CPU) for shape in self.shapes]
         words: list[int] = []
         for (first, second, m, n), out in zip(self.form, made, strict=True):
             (address, stride), (other, other_stride) = given[first], given[second]

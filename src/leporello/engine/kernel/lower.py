@@ -27,7 +27,7 @@ from leporello.engine.kernel.description import (
     Store,
 )
 from leporello.engine.kernel.index import Index, flat
-from leporello.engine.kernel.joining import join
+from leporello.engine.kernel.joining import alike, join
 from leporello.engine.kernel.operators import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
 from leporello.engine.kernel.pieces import PIECES, pieces_of
 from leporello.engine.kernel.shapes import dims, dtype_of, features, refuse, row_axis, short
@@ -235,13 +235,15 @@ class Lowering:
         places = self.variables(buffer.sizes)
         return Store(buffer, flat(places, buffer.sizes), self.at(node, self.with_rows(node, places)))
 
-    def _pointwise(self, sizes: Sequence[int], stores: Sequence[Store], *, over: bool = False) -> None:
+    def _pointwise(
+        self, sizes: Sequence[int], stores: Sequence[Store], *, over: bool = False, early: bool = True
+    ) -> None:
         """Loops of their own, or joined to those of an earlier block."""
         new = Pointwise(tuple(sizes), tuple(stores))
         if over:
             self.blocks.append(new)
         else:
-            join(self.blocks, new)
+            join(self.blocks, new, early=early)
 
     def _reduction(self, node: fx.Node) -> None:
         operator, source, axes = reduction_of(node)
@@ -261,11 +263,12 @@ class Lowering:
 
     def _joined(self, node: fx.Node) -> None:
         """Pieces, each put into its place by loops of its own."""
-        buffers = self._places(node)
-        for piece in pieces_of(self, node):
+        buffers, pieces = self._places(node), list(pieces_of(self, node))
+        early = alike(self.blocks, [piece.value for piece in pieces])  # one that waits would hold the others up
+        for piece in pieces:
             sizes, where = self._memory(node, piece.place)
             stores = [Store(buffer, flat(where, sizes), piece.value) for buffer in buffers]
-            self._pointwise(piece.sizes, stores, over=piece.over)
+            self._pointwise(piece.sizes, stores, over=piece.over, early=early)
         self.home[node] = buffers[0]
 
     # ---- products

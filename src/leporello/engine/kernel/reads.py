@@ -5,7 +5,7 @@ Knows descriptions of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from leporello.engine.kernel.description import (
     Apply,
@@ -39,16 +39,16 @@ def read(block: Block) -> set[Buffer]:
 
 def places(*values: Expression) -> set[tuple[Buffer, Index | None]]:
     """What expressions read in memory, and where; None for a place that is computed."""
-    waiting = list(values)
+    left = list(values)
     found: set[tuple[Buffer, Index | None]] = set()
     seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
+    while left:
+        value = left.pop()
         if id(value) not in seen:
             seen.add(id(value))
             if isinstance(value, (Load, Fetch)):
                 found.add((value.buffer, value.index if isinstance(value, Load) else None))
-            waiting += _parts(value)
+            left += _parts(value)
     return found
 
 
@@ -82,19 +82,23 @@ def loaded(kernel: Kernel) -> set[int]:
     return {buffer.slot for block in kernel.blocks for buffer in read(block) if buffer.place == "fixed"}
 
 
-def waiting(blocks: Iterable[Block]) -> set[Buffer]:
-    """The memory whose values wait for a state."""
+def waits(buffers: Iterable[Buffer], late: set[Buffer]) -> bool:
+    """Whether some of this memory holds a state, or a value that waits for one."""
+    return any(buffer in late or buffer.place in ("state", "next") for buffer in buffers)
+
+
+def waiting(blocks: Sequence[Block]) -> set[Buffer]:
+    """The memory of blocks that wait for a state: all that they write, for they run as a whole."""
     found: set[Buffer] = set()
-    for block in blocks:
-        if any(buffer in found or buffer.place in ("state", "next") for buffer in touches(block)):
-            found |= written(block)
+    while more := {buffer for block in blocks if waits(touches(block), found) for buffer in written(block)} - found:
+        found |= more
     return found
 
 
 def ahead(kernel: Kernel) -> list[Block]:
     """Products that wait for no state, and what they need: these can run before the steps that read them."""
     late = waiting(kernel.blocks)
-    free = [block for block in kernel.blocks if not any(b in late or b.place == "state" for b in touches(block))]
+    free = [block for block in kernel.blocks if not waits(touches(block), late)]
     needed: set[Buffer] = set()
     found: list[Block] = []
     for block in reversed(free):

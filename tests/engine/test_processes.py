@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,6 @@ def _child(net: lp.Recurrent, x: Tensor, barrier: Any, answers: Any) -> None:  #
     torch.set_num_threads(1)
     barrier.wait(120)
     answers.put(_gradient(net, x).tolist())
-
-
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("_one_thread")

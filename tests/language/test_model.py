@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -216,15 +215,6 @@ def test_a_checkpoint_of_another_network_is_refused_by_parameter(tmp_path: Path)
 
 
 # ---- train
-
-
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """A small net on a busy machine waits for threads more than it computes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("_one_thread")

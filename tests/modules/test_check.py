@@ -10,6 +10,8 @@ import torch
 import leporello as lp
 from leporello.engine import bridge
 from leporello.errors import GradientMismatch
+from leporello.modules import check
+from leporello.modules.check import GradientReport
 from tests.modules.test_dtypes import Rotating
 from tests.modules.twins import ENGINES, normal, shaken, somewhere
 
@@ -59,3 +61,13 @@ def test_an_engine_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert "DIFFERS" in str(report)
     with pytest.raises(GradientMismatch, match="differ from the plain loop"):
         lp.check_gradients(net, normal(4, 2, 3), raises=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_gradient_that_alone_is_nan_is_found(place: int) -> None:
+    """No number is larger than NaN, and none smaller."""
+    nan = torch.tensor([1.0, float("nan")])
+    sides = (nan, torch.ones(2)) if place else (torch.ones(2), nan)
+    report = GradientReport("cpu", 1e-9, gradients={"W": check._error(*sides), "b": 0.0})
+    assert not report.ok
+    assert GradientReport("cpu", 1e-9, gradients={"W": check._error(nan, nan.clone())}).ok

@@ -174,12 +174,14 @@ def _weights(value: Tensor, seed: int) -> Tensor:
 
 
 def _error(found: Tensor | None, wanted: Tensor | None) -> float:
-    """The largest difference, relative to the largest value; infinite where one is missing."""
+    """The largest difference, relative to the largest value; infinite where one is missing or alone is NaN."""
     if found is None or wanted is None:
         missing = wanted if found is None else found
         return 0.0 if missing is None or not missing.abs().max() > 0 else float("inf")
     if not wanted.numel():
         return 0.0
-    difference = (_wide(found) - _wide(wanted)).abs().max().item()
-    scale = _wide(wanted).abs().max().item()
+    if not torch.equal(found.isnan(), wanted.isnan()):
+        return float("inf")
+    difference = (_wide(found) - _wide(wanted)).abs().nan_to_num(0.0).max().item()
+    scale = _wide(wanted).abs().nan_to_num(0.0).max().item()
     return difference / scale if scale > 0 else difference

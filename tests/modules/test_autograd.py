@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import leporello as lp
 from leporello.loop.state import leaves_of
@@ -17,6 +18,7 @@ from tests.modules.twins import (
     ENGINES,
     FASTEST,
     STEPWISE,
+    agrees_with_the_plain_loop,
     close,
     crossed,
     gradients,
@@ -194,3 +196,22 @@ def test_the_same_call_gives_the_same_bits(engine: str) -> None:
     one, two = net(x, lengths=list(range(24, 31))), net(x, lengths=list(range(24, 31)))
     close(one, two, tolerance=0)
     close(gradients(one, sources), gradients(two, sources), tolerance=0)
+
+
+class Peak(lp.Cell):
+    """A running maximum of the new state."""
+
+    def __init__(self) -> None:
+        super().__init__(h=3, p=1)
+        self.W = nn.Parameter(normal(3, 3))
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, p = state
+        h = torch.tanh(x + h @ self.W)
+        p = torch.maximum(p, h.abs().amax(-1, keepdim=True))
+        return torch.cat([h, p], -1), (h, p)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+def test_past_a_rows_end_the_largest_value_of_a_state_is_still_one_of_its_values(engine: str) -> None:
+    agrees_with_the_plain_loop(lp.Recurrent(Peak(), engine=engine), normal(5, 2, 3, grad=True), lengths=[5, 2])

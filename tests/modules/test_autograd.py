@@ -215,3 +215,25 @@ class Peak(lp.Cell):
 @pytest.mark.parametrize("engine", ["cpu", "stepwise"])
 def test_past_a_rows_end_the_largest_value_of_a_state_is_still_one_of_its_values(engine: str) -> None:
     agrees_with_the_plain_loop(lp.Recurrent(Peak(), engine=engine), normal(5, 2, 3, grad=True), lengths=[5, 2])
+
+
+class Mixed(lp.Cell):
+    """The new state is a sum of products, cheap to compute again, and the output is its largest value."""
+
+    def __init__(self) -> None:
+        super().__init__(h=17)
+        self.mix = nn.Linear(17, 17, dtype=torch.float64)
+        self.gate = nn.Linear(17, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        one, two, three = torch.softmax(self.gate(state), -1).split(1, -1)
+        h = one * state + two * torch.tanh(x + self.mix(state)) + three * torch.sin(x)
+        return h.abs().amax(-1, keepdim=True), h
+
+
+@pytest.mark.parametrize("argument", ["lengths", "resets"])
+@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+def test_the_largest_value_is_found_again_where_the_values_are_computed_again(engine: str, argument: str) -> None:
+    torch.manual_seed(0)
+    given = {"lengths": [11, 3, 7, 1], "resets": torch.rand(11, 4) < 0.2}[argument]
+    agrees_with_the_plain_loop(lp.Recurrent(Mixed(), engine=engine), normal(11, 4, 17, grad=True), **{argument: given})

@@ -80,22 +80,6 @@ def stand_ins(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
             where, kept, after = into.all_input_nodes
             while is_view(where):
                 where = where.all_input_nodes[0]
-            if where is past[0] and kept is before and not _is_gathered(after):
+            if where is past[0] and kept is before:
                 found[after] = into
     return found
-
-
-def _is_gathered(node: torch.fx.Node) -> bool:
-    """Whether more than pointwise functions read a step's value: its amax would not be that of what stands for it, and
-    where no value equals the amax, the gradient is 0 / 0."""
-    waiting, seen = list(node.users), set[torch.fx.Node]()
-    while waiting:
-        user = waiting.pop()
-        if user in seen or user.op != "call_function":
-            continue
-        seen.add(user)
-        tags = getattr(user.target, "tags", ())
-        if not is_view(user) and torch.Tag.pointwise not in tags and user.target is not aten.cat.default:
-            return True
-        waiting += user.users
-    return False

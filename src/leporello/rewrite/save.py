@@ -20,6 +20,7 @@ from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.numbers import key_of
 from leporello.loop.port import Port
+from leporello.rewrite.compared import compared
 from leporello.rewrite.mask import stand_ins
 from leporello.rewrite.prune import prune
 
@@ -68,8 +69,9 @@ def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     for port, node in zip(backward.inputs, backward.placeholders, strict=True):
         symbols[node] = _forward_name(port) or ("backward", port.kind, port.name)
     found = _numbered(backward, symbols, numbers)
-    held = stand_ins(forward)
-    return {node: held.get(first[number], first[number]) for node, number in found.items() if number in first}
+    twins = {node: first[number] for node, number in found.items() if number in first}
+    held, exact = stand_ins(forward), compared(backward.graph, twins).exact
+    return {node: twin if node in exact else held.get(twin, twin) for node, twin in twins.items()}
 
 
 def _forward_name(port: Port) -> tuple[str, str] | None:
@@ -121,6 +123,7 @@ class _Chooser:
         ports = zip(forward.outputs, forward.results, strict=True)
         self.lying = {node for port, node in ports if port.kind == "sequence"}
         self.lying |= {into for name, (into, _) in forward.delays.items() if name in states}
+        self.compared = compared(backward.graph, twins).handed
         self.handed: set[fx.Node] = set()
 
     def obtain(self, node: fx.Node) -> None:
@@ -129,7 +132,7 @@ class _Chooser:
             self.there.add(node)
             return
         axis = clean_row_axis(node.meta["val"])
-        lies = (self.twins[node] in self.lying or self._is_multiplied(node)) and axis == 0
+        lies = (self.twins[node] in self.lying or node in self.compared or self._is_multiplied(node)) and axis == 0
         if lies or not (is_view(node) or axis is None or self._cheap(node)):
             self.handed.add(node)
         else:

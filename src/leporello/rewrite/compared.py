@@ -1,0 +1,84 @@
+"""Values that are compared with a maximum of themselves: the backward sweep must find the very bits the forward had.
+
+The gradient of amax goes where a value equals the maximum, divided by how many do. A value computed again differs in
+its last bit as soon as a product and a sum are rounded once instead of twice; then none equals, and the gradient is
+0 / 0. Knows a backward graph; `save` hands these values over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from leporello.loop.classes import is_part, is_view, multiplies
+
+aten = torch.ops.aten
+COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))
+# They round nothing: from the same bits come the same bits.
+EXACT = frozenset(
+    {
+        aten.abs.default,
+        aten.neg.default,
+        aten.cat.default,
+        aten.split.Tensor,
+        aten.where.self,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.relu.default,
+        aten.clamp.default,
+        aten.maximum.default,
+        aten.minimum.default,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Of the forward values in a backward graph:
+
+    exact    those whose bits matter
+    handed   of these the ones that must be handed over; from them the others come exactly
+    """
+
+    exact: frozenset[fx.Node]
+    handed: frozenset[fx.Node]
+
+
+def compared(backward: fx.Graph, forward: Collection[fx.Node]) -> Compared:
+    """What the backward graph compares with a maximum, or with what else picks one of many values.
+
+    forward   the values of the backward graph that the forward graph has too
+    """
+    exact, handed = set[fx.Node](), set[fx.Node]()
+    for node in backward.nodes:
+        values = node.all_input_nodes
+        if node.target in COMPARISONS and all(value in forward for value in values):
+            seen, ends = _made_of(values)
+            if any(map(_picks, ends)):
+                exact |= seen
+                handed |= ends
+    return Compared(frozenset(exact), frozenset(handed))
+
+
+def _made_of(values: Iterable[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
+    """All that the values come from exactly, and the ends of it."""
+    waiting = list(values)
+    seen, ends = set[fx.Node](), set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node.op == "placeholder":
+            continue
+        seen.add(node)
+        if is_view(node) or is_part(node) or node.target in EXACT:
+            waiting += node.all_input_nodes
+        else:
+            ends.add(node)
+    return seen, ends
+
+
+def _picks(node: fx.Node) -> bool:
+    """Whether it may be one of many values: anything but pointwise functions and products."""
+    return torch.Tag.pointwise not in getattr(node.target, "tags", ()) and not multiplies(node)

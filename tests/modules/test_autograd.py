@@ -237,3 +237,24 @@ def test_the_largest_value_is_found_again_where_the_values_are_computed_again(en
     torch.manual_seed(0)
     given = {"lengths": [11, 3, 7, 1], "resets": torch.rand(11, 4) < 0.2}[argument]
     agrees_with_the_plain_loop(lp.Recurrent(Mixed(), engine=engine), normal(11, 4, 17, grad=True), **{argument: given})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_minus_sign_that_torch_has_only_noted_is_read(engine: str) -> None:
+    net = lp.Recurrent(lp.RNN(1, 1).double(), engine=engine)
+    x = torch.complex(normal(1, 1, 1), normal(1, 1, 1)).conj().imag
+    start = torch.complex(normal(1, 1), normal(1, 1)).conj().imag
+    assert x.is_neg()
+    assert start.is_neg()
+    for _ in range(3):  # the long way, and warm; of more than one number they would not be contiguous, and copied
+        noted, plain = net(x, start)[0], net(x.resolve_neg(), start.resolve_neg())[0]
+        close(noted, plain, tolerance=0)
+        one, two = (torch.autograd.grad(_conjugated(y), list(net.parameters())) for y in (noted, plain * 1))
+        close(one, two, tolerance=1e-14)
+        with torch.no_grad():
+            close(net.step(x[0], start), net.step(x[0].resolve_neg(), start.resolve_neg()), tolerance=0)
+
+
+def _conjugated(y: Tensor) -> Tensor:
+    """A loss whose gradient torch hands on with a minus sign that is only noted."""
+    return torch.complex(torch.zeros_like(y), y).conj().abs().sum()

@@ -211,11 +211,11 @@ def heard_of(
     *,
     zeros: bool = True,
 ) -> list[Tensor | None]:
-    """The outputs' gradients; zeros, without memory, where none arrived at one that is heard.
+    """The outputs' gradients, as they lie in memory; zeros, without any, where none arrived at one that is heard.
 
     zeros   whether states need them; a sweep takes None for a state of zeros
     """
-    found = list(gradients)
+    found = [None if gradient is None else gradient.resolve_neg() for gradient in gradients]
     for index, port in heard:
         if found[index] is None and floats(port) and (zeros or port.kind != "state"):
             rows = (batch,) if port.rows else ()

@@ -37,9 +37,9 @@ def _value(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known
     if port.name.startswith("call."):
         return f"beside[{port.kind!r}, {port.name!r}]"
     if port.kind == "sequence":
-        return "inputs"
+        return "inputs.resolve_neg()"
     if port.kind == "state":
-        return f"states[{states.index(port.name)}]"
+        return f"states[{states.index(port.name)}].resolve_neg()"
     name = f"k{len(known)}"
     if port.kind == "draw":
         known[name] = port

@@ -179,7 +179,8 @@ def begun(call: Call, gradient: Method) -> Call:
 
 @alone
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
-    """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did."""
+    """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did: torch may have
+    noted a minus sign that is not in the numbers yet."""
     given = _given(loop, call)
     ports = [port for port in loop.inputs if port.kind == "draw"]
     draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
@@ -190,7 +191,7 @@ def values_of(loop: Loop, call: Call) -> list[Tensor]:
             values.append(own)
         else:
             values.append(_value(loop, port, given))
-    return [value.contiguous() for value in values]
+    return [value.resolve_neg().contiguous() for value in values]
 
 
 def _given(loop: Loop, call: Call) -> dict[tuple[str, str], Tensor]:

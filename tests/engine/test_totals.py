@@ -145,3 +145,18 @@ def test_a_parameter_without_numbers_has_a_gradient_without_numbers() -> None:
     cell, x = Empty(), torch.randn(4, 3, 3, dtype=torch.float64)
     assert_close(found(lp.Recurrent(cell, engine="cpu"), x), found(Plain(cell), x), "no columns")
     assert cell.U.shape == (3, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_may_be_left_out_whatever_stands_there(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leporello.engine.cpu.totals.worth", lambda _: threads)
+    for rows, (m, n), share in product(ROWS, COLUMNS, (0.0, 0.3, 0.9, 1.0)):
+        past = torch.rand(rows, generator=torch.Generator().manual_seed(rows)) < share
+        first, second = (torch.randn(rows, size, dtype=torch.float64) for size in (m, n))
+        first[past], second[past] = float("nan"), float("inf")
+        form = ((0, 1, m, n), (0, -1, m, 1), (1, -1, n, 1))
+        made = Totals(form, torch.float64, past=True)(first, second, past)
+        pairs = ((first, second), (first, None), (second, None))
+        for own, pair in zip(made, pairs, strict=True):
+            wanted = exact(*(None if value is None else value[~past] for value in pair))
+            assert (own - wanted).abs().max() <= 1e-11, f"{rows} rows, {m} and {n} columns, {share} left out"

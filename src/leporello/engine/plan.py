@@ -30,6 +30,7 @@ from leporello.loop.port import Port
 from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.join import join
+from leporello.rewrite.leave_out import leave_out
 from leporello.rewrite.merge import merge
 from leporello.rewrite.prune import prune
 from leporello.rewrite.save import DEAR_IN_KERNELS, Saved, save
@@ -149,7 +150,8 @@ class Plan:
     @cached_property
     def saved(self) -> Saved:
         if self.engine == "cpu":
-            return join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS), is_pointwise)
+            saved = join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS), is_pointwise)
+            return replace(saved, backward=leave_out(saved.backward, self.leaving))
         return save(self.parted, self.gradient, self.leaving)
 
     @property

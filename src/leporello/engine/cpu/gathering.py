@@ -7,30 +7,39 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from leporello.engine.cpu.totals import Totals
-from leporello.loop.family import clean_row_axis, has_rows
 from leporello.loop.graph import arguments, copied, placeholders, results
 from leporello.loop.stages import Stage
-
-aten = torch.ops.aten
+from leporello.rewrite.leave_out import summed, summed_pair
 
 REALS = (torch.float32, torch.float64)
 LARGE = 1024  # bytes in a row of a value whose sums are a part of their own
 
 
+class Sum(NamedTuple):
+    """first.t() @ second, or the sum of the first; past tells which rows are left out."""
+
+    first: fx.Node
+    second: fx.Node | None
+    past: fx.Node | None
+
+
 def gathered(graph: fx.Graph) -> fx.Graph:
     """A copy of a graph in which sums over rows are one call, where there is a product among them."""
     graph, _ = copied(graph)
-    found = {node: pair for node in graph.nodes if (pair := _pair(node)) is not None}
-    for dtype in REALS:
-        own = {node: pair for node, pair in found.items() if node.meta["val"].dtype == dtype}
-        if any(second is not None for _, second in own.values()):
-            _together(graph, own, dtype)
+    alike: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, Sum]] = {}
+    for node in graph.nodes:
+        one = _sum(node)
+        if one is not None:
+            alike.setdefault((node.meta["val"].dtype, one.past), {})[node] = one
+    for own in alike.values():
+        if any(one.second is not None for one in own.values()):
+            _together(graph, own)
     graph.eliminate_dead_code()
     graph.lint()
     return graph
@@ -41,9 +50,9 @@ def in_turn(stage: Stage) -> list[Stage]:
     made = results(stage.graph)
     groups: dict[fx.Node | None, list[int]] = {}
     for index, node in enumerate(made):
-        pair = _pair(node)
-        read = pair is not None and all(value is None or value.op == "placeholder" for value in pair)
-        first = pair[0] if pair is not None and read and _row_bytes(pair[0]) >= LARGE else None
+        one = _sum(node)
+        read = one is not None and all(value is None or value.op == "placeholder" for value in one)
+        first = one.first if one is not None and read and _row_bytes(one.first) >= LARGE else None
         groups.setdefault(first, []).append(index)
     if len(groups) < 2 or stage.states:
         return [stage]
@@ -65,41 +74,35 @@ def _part(stage: Stage, indices: list[int]) -> Stage:
     return replace(stage, graph=graph, reads=reads, writes=writes)
 
 
-def _together(graph: fx.Graph, sums: dict[fx.Node, tuple[fx.Node, fx.Node | None]], dtype: torch.dtype) -> None:
-    """One call for sums of the same type."""
-    values = list(dict.fromkeys(value for pair in sums.values() for value in pair if value is not None))
+def _together(graph: fx.Graph, sums: dict[fx.Node, Sum]) -> None:
+    """One call for sums of the same type that leave out the same rows."""
+    values = list(dict.fromkeys(value for one in sums.values() for value in one[:2] if value is not None))
     form = tuple(
         (values.index(first), -1 if second is None else values.index(second), _columns(first), _columns(second))
-        for first, second in sums.values()
+        for first, second, _ in sums.values()
     )
+    (past,) = {one.past for one in sums.values()}
+    dtype = values[0].meta["val"].dtype
     with graph.inserting_before(graph.output_node()):
-        made = graph.call_function(Totals(form, dtype), tuple(values))
+        made = graph.call_function(Totals(form, dtype, past is not None), (*values, *(() if past is None else (past,))))
         for place, node in enumerate(sums):
             own = graph.call_function(operator.getitem, (made, place))
             own.meta.update(node.meta)
             node.replace_all_uses_with(own)
 
 
-def _pair(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
-    """Of a sum over rows that the stage gives out and does not read itself: what is multiplied, or what is summed."""
-    if node.op != "call_function" or any(user.op != "output" for user in node.users):
+def _sum(node: fx.Node) -> Sum | None:
+    """A sum over rows that the stage gives out and does not read itself, of numbers that kernels compute with."""
+    if any(user.op != "output" for user in node.users):
         return None
-    if node.target is aten.sum.dim_IntList:
-        first, axes, *kept = arguments(node)
-        whole = list(axes) == [0] and kept == [True] and not node.kwargs
-        return (first, None) if whole and _is_table(first) else None
-    if node.target is aten.mm.default:
-        turned, second = arguments(node)
-        if turned.target is aten.t.default and _is_table(arguments(turned)[0]) and _is_table(second):
-            return arguments(turned)[0], second
-    return None
-
-
-def _is_table(node: Any) -> bool:
-    """Rows by one or more numbers of a type that kernels compute with."""
-    value = node.meta["val"]
-    plain = isinstance(value, Tensor) and value.dim() == 2 and value.dtype in REALS
-    return plain and has_rows(value) and clean_row_axis(value) == 0 and value.shape[1] != 0
+    if node.target is summed:
+        first, second, past = arguments(node)
+    else:
+        first, second = summed_pair(node) or (None, None)
+        past = None
+    values = [value for value in (first, second) if value is not None]
+    able = all(value.meta["val"].dtype in REALS and _columns(value) for value in values)
+    return Sum(first, second, past) if values and able else None
 
 
 def _row_bytes(node: fx.Node) -> int:

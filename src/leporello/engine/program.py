@@ -31,6 +31,7 @@ class Timed:
     loose      its other writes, with their index among the results
     done       sequences of the window that nobody reads after it
     kernel     what runs an inside instead of `function`, where an engine has one
+    sums       what runs an at-once stage that is nothing but sums over rows, and the sequences it reads, in its order
     """
 
     inside: bool
@@ -43,6 +44,7 @@ class Timed:
     loose: tuple[tuple[int, fx.Node], ...]
     done: tuple[fx.Node, ...]
     kernel: Any = None
+    sums: tuple[Any, tuple[fx.Node, ...]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ Knows stages that are ready to run, by a kernel or by torch's operators; knows n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from torch import fx
@@ -34,14 +35,14 @@ class StageLines(Lines):
 
     def prepare(self, timed: Timed) -> None:
         """What a kernel reads that no window changes."""
+        if timed.sums is not None:
+            self._lying([(node, 0) for node in timed.sums[1]])
         if timed.kernel is None:
             return
         inside = timed.kernel
         name = self.know(f"kernel_{len([key for key in self.known if key.startswith('kernel_')])}", inside.built)
-        for node, axis in inside.reads:
-            if axis == 0 and node in self.program.sequences:
-                self.say(f"{self.value(node)} = {self.value(node)}.contiguous()")
-        rows = [f"{self.value(node)}.movedim({axis}, 0).contiguous()" for node, axis in inside.rows]
+        self._lying(inside.reads)
+        rows = [f"{self.value(node)}{_turned(axis)}.contiguous()" for node, axis in inside.rows]
         for node, read in zip(inside.fixed, inside.loaded, strict=True):
             if read or node in self.program.inputs:
                 self.say(f"{self.value(node)} = {self.value(node)}.contiguous()")
@@ -56,6 +57,13 @@ class StageLines(Lines):
             out = self.program.delays[state][1]
             now, new = f"s_{plain(state)}", self.empty(out, "batch", leaves=True)
             self.say(f"n_{plain(state)} = {new} if {now} is None else torch.empty_like({now})")
+
+    def _lying(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
+        """Sequences that are read by their address lie one row behind the other."""
+        for node, axis in reads:
+            line = f"{self.value(node)} = {self.value(node)}.contiguous()"
+            if axis == 0 and node in self.program.sequences and "    " + line not in self.lines:
+                self.say(line)
 
     def by_kernel(self, timed: Timed) -> None:
         """An inside, its whole window in one call."""
@@ -105,7 +113,7 @@ class StageLines(Lines):
             return f"w_{node.name}.data_ptr() + first * {row_bytes(node)}"
         whole = self.in_window(node).removesuffix(".contiguous()")
         name = f"r_{node.name}"
-        self.say(f"{name} = {whole}{f'.movedim({axis}, 0)' if axis else ''}.contiguous()", self.inner)
+        self.say(f"{name} = {whole}{_turned(axis)}.contiguous()", self.inner)
         return f"{name}.data_ptr()"
 
     def _written(self, node: fx.Node, axis: int) -> str:
@@ -135,13 +143,14 @@ class StageLines(Lines):
 
     def _at_once(self, timed: Timed) -> None:
         """All steps of a window in one call."""
-        reads = [f"s_{plain(name)}" for name in timed.states]
-        reads += [self.in_window(node) for node, _ in timed.varying]
-        reads += [self.value(node) for node in timed.fixed]
-        function = self.know(f"at_once_{len(self.known)}", timed.function)
-        reads += self._placing(timed)
+        if timed.sums is not None:
+            totals, values = timed.sums
+            function = self.know(f"totals_{len(self.known)}", totals.run)
+            given = f"rows, [{', '.join(self._read(node, 0) for node in values)}]"
+        else:
+            function, given = self.know(f"at_once_{len(self.known)}", timed.function), self._given(timed)
         made = "".join("_, " if node in self.homes.places else f"{self.flat(node)}, " for node, _ in timed.writes)
-        self.say(f"{made or '_'}= {function}({', '.join(['rows', *reads])})", self.inner)
+        self.say(f"{made or '_'}= {function}({given})", self.inner)
         for node, rows in timed.writes:
             if node in self.homes.places:
                 continue
@@ -151,6 +160,13 @@ class StageLines(Lines):
                 self.say(f"{value} = None", self.inner)
             else:
                 self.keep(node, rows)
+
+    def _given(self, timed: Timed) -> str:
+        """What the function of an at-once stage is given."""
+        reads = [f"s_{plain(name)}" for name in timed.states]
+        reads += [self.in_window(node) for node, _ in timed.varying]
+        reads += [self.value(node) for node in timed.fixed]
+        return ", ".join(["rows", *reads, *self._placing(timed)])
 
     def _placing(self, timed: Timed) -> list[str]:
         """Memory for the results that a stage puts where it is told."""
@@ -162,3 +178,8 @@ class StageLines(Lines):
                 self.say(f"{self.flat(node)} = {self.empty(node, 'rows')}", self.inner)
                 rooms.append(self.flat(node))
         return rooms
+
+
+def _turned(axis: int) -> str:
+    """What brings an axis to the front."""
+    return f".movedim({axis}, 0)" if axis else ""

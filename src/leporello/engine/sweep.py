@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import fx
 
 from leporello.engine.homes import homes
 from leporello.engine.lines import plain
 from leporello.engine.program import Program, row_axis
 from leporello.engine.stage_lines import StageLines
+from leporello.loop.graph import placeholders
 
 Windows = Callable[[int, int], list[tuple[int, int]]]
 
@@ -70,8 +72,13 @@ class Writer(StageLines):
         if program.once is not None:
             stage, function = program.once
             made = "".join(f"{self.value(node)}, " for node in stage.writes)
-            name, reads = self.know("once", function), [self.value(node) for node in stage.reads]
-            self.say(f"{made}= {name}({', '.join(['batch', *reads])})")
+            given = {node for _, _, node in program.outputs}
+            if stage.reads or placeholders(stage.graph)[0].users or given & set(stage.writes):
+                name, reads = self.know("once", function), [self.value(node) for node in stage.reads]
+                self.say(f"{made}= {name}({', '.join(['batch', *reads])})")
+            else:  # the same for every call
+                with torch.inference_mode(False), torch.no_grad():
+                    self.say(f"{made}= {self.know('constants', function(1))}")
         for node in (*self.homes.totals, *program.summed):
             self.say(f"t_{node.name} = None")
 

@@ -33,7 +33,7 @@ def gathered(graph: fx.Graph) -> fx.Graph:
     """A copy of a graph in which sums over rows are one call, where there is a product among them."""
     graph, _ = copied(graph)
     alike: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, Sum]] = {}
-    for node in graph.nodes:
+    for node in dict.fromkeys(results(graph)):
         one = _sum(node)
         if one is not None:
             alike.setdefault((node.meta["val"].dtype, one.past), {})[node] = one
@@ -43,6 +43,17 @@ def gathered(graph: fx.Graph) -> fx.Graph:
     graph.eliminate_dead_code()
     graph.lint()
     return graph
+
+
+def nothing_else(graph: fx.Graph) -> tuple[Totals, list[fx.Node]] | None:
+    """Of a graph that is one such call, of what it is given: the call, and what it reads, in its order."""
+    calls = [node for node in graph.nodes if isinstance(node.target, Totals)]
+    parts = [node for call in calls for node in call.users]
+    if len(calls) != 1 or [arguments(node)[1] for node in results(graph) if node in parts] != list(range(len(parts))):
+        return None
+    reads = calls[0].all_input_nodes
+    whole = len(results(graph)) == len(parts) and all(node.op == "placeholder" for node in reads)
+    return (calls[0].target, reads) if whole else None
 
 
 def in_turn(stage: Stage) -> list[Stage]:

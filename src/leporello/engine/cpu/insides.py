@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.cpu.gathering import gathered, in_turn
+from leporello.engine.cpu.gathering import gathered, in_turn, nothing_else
 from leporello.engine.cpu.library import Built, built
+from leporello.engine.cpu.totals import Totals
 from leporello.engine.kernel.decompose import decomposed
 from leporello.engine.kernel.description import Matrix
 from leporello.engine.kernel.lower import kernel_of
 from leporello.engine.kernel.reads import loaded
 from leporello.engine.program import Program, Timed, row_axis, timed_of, without_unread
 from leporello.loop.classes import Class
+from leporello.loop.graph import placeholders
 from leporello.loop.stages import Split, Stage
 
 
@@ -56,8 +58,22 @@ def _at_once(one: Timed, stage: Stage, split: Split) -> list[Timed]:
         own = {*part.reads, *part.writes} - later
         later |= own
         done = tuple(node for node in one.done if node in own)
-        found.append(timed_of(split, replace(part, graph=gathered(part.graph)), done))
+        graph = gathered(part.graph)
+        ready = timed_of(split, replace(part, graph=graph), done)
+        found.append(replace(ready, sums=_sums(graph, part, split)))
     return found[::-1]
+
+
+def _sums(graph: fx.Graph, stage: Stage, split: Split) -> tuple[Totals, tuple[fx.Node, ...]] | None:
+    """Of a stage that is nothing but sums of sequences with their rows first: what makes them, and what of."""
+    alone = nothing_else(graph)
+    if alone is None:
+        return None
+    totals, reads = alone
+    own = dict(zip(placeholders(graph)[1:], stage.reads, strict=True))
+    values = tuple(own[node] for node in reads)
+    able = all(split.classes[node] is Class.VARYING and row_axis(node) == 0 for node in values)
+    return (totals, values) if able else None
 
 
 def _inside(split: Split, stage: Stage) -> Inside:

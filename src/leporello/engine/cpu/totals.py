@@ -7,6 +7,7 @@ pointers; knows nothing of graphs.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ class Totals:
 
     form   for each sum: which value, which other or -1, and their columns
     past   whether the last value tells of each row whether it is left out
+    strides   of values whose rows lie one behind the other; 0 for none
     work   operations for one row, about
     code   by number of threads: the address of what runs, and the bytes of scratch that each thread needs
     """
@@ -32,27 +34,34 @@ class Totals:
     def __init__(self, form: Form, dtype: torch.dtype, past: bool = False) -> None:
         self.form, self.dtype, self.past = form, dtype, past
         self.shapes = [(1, m) if second < 0 else (m, n) for _, second, m, n in form]
+        columns = {place: count for first, second, m, n in form for place, count in ((first, m), (second, n))}
+        self.strides = [columns[place] for place in range(len(columns) - (-1 in columns))] + [0]
         self.work = sum(2 * m * max(n, 4) for _, _, m, n in form)
         self.code: dict[tuple[Any, int], tuple[int, int]] = {}
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
         """The sums of values (rows, columns)."""
-        dtype, rows, left_out = self.dtype, values[0].shape[0], 0
+        given = [value if value.stride(-1) == 1 else value.contiguous() for value in values]
+        return self.run(len(given[0]), [value.data_ptr() for value in given], [value.stride(0) for value in given])
+
+    def run(self, rows: int, addresses: list[int], strides: Sequence[int] | None = None) -> list[Tensor]:
+        """The same, of values by their addresses.
+
+        strides   numbers from row to row, if rows do not lie one behind the other
+        """
+        given, left_out = [*addresses], 0
         if self.past:
-            *values, past = values  # type: ignore[assignment]
-            past = past.contiguous()
-            left_out = past.data_ptr()
-        values = tuple([value if value.stride(1) == 1 else value.contiguous() for value in values])
-        given = [(value.data_ptr(), value.stride(0)) for value in values]
-        given.append((0, 0))
+            left_out = given.pop()
+        given.append(0)  # the second value where there is none
+        apart = self.strides if strides is None else [*strides[: len(given) - 1], 0]
+        dtype = self.dtype
         made = [torch.empty(shape, dtype=dtype, device=CPU) for shape in self.shapes]
         words: list[int] = []
         for (first, second, m, n), out in zip(self.form, made, strict=True):
-            (address, stride), (other, other_stride) = given[first], given[second]
-            words += (address, other, out.data_ptr(), m, n, stride, other_stride)  # `total` in totals.c
+            words += (given[first], given[second], out.data_ptr(), m, n, apart[first], apart[second])
+        told = array("q", words)  # `total` in totals.c
         threads = worth(rows * self.work)
         code, each = self._code(library.runtime(), threads)
-        told = array("q", words)
         run_kernel(code, [told.buffer_info()[0], len(made), each, left_out], rows, 1, each * threads, threads, rows)
         return made
 

@@ -17,7 +17,7 @@ from leporello.engine.cpu import totals
 from leporello.engine.cpu.build import contents
 from leporello.loop.state import leaves_of
 from tests.engine.test_coverage import GROUPS, faults
-from tests.engine.test_totals import COLUMNS, ROWS, assert_sums
+from tests.engine.test_totals import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
 from tests.random_cells import SIZE, Numbers, cell_of
 
@@ -69,6 +69,8 @@ def _summed() -> Iterator[None]:
         totals.worth = lambda _, threads=threads: threads  # type: ignore[attr-defined]
         for dtype, rows, (m, n) in product((torch.float32, torch.float64), ROWS, COLUMNS):
             assert_sums(rows, m, n, dtype)
+        for rows, (m, n), share in product(ROWS, COLUMNS, SHARES):
+            assert_left_out(rows, m, n, share)
         yield
 
 

@@ -12,10 +12,12 @@ import leporello as lp
 from leporello.engine.cpu.totals import Form, Totals
 from tests.close import assert_close
 from tests.engine.results import Plain, found
+from tests.modules.twins import agrees_with_the_plain_loop
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 
 ROWS = (1, 2, 127, 128, 129, 1000)
+SHARES = (0.0, 0.3, 0.9, 1.0)  # of rows that are left out
 COLUMNS = ((1, 1), (3, 2), (5, 4), (16, 33), (17, 40), (40, 17), (64, 64), (129, 32), (131, 3), (200, 100), (260, 32))
 
 
@@ -147,16 +149,35 @@ def test_a_parameter_without_numbers_has_a_gradient_without_numbers() -> None:
     assert cell.U.shape == (3, 0)
 
 
+def assert_left_out(rows: int, m: int, n: int, share: float) -> None:
+    """About such a share of the rows holds what would spoil every sum."""
+    past = torch.rand(rows, generator=torch.Generator().manual_seed(rows)) < share
+    first, second = (torch.randn(rows, size, dtype=torch.float64) for size in (m, n))
+    first[past], second[past] = float("nan"), float("inf")
+    form = ((0, 1, m, n), (0, -1, m, 1), (1, -1, n, 1))
+    made = Totals(form, torch.float64, past=True)(first, second, past)
+    rest = [value[~past] for value in (first, second)]
+    for own, pair in zip(made, (rest, (rest[0], None), (rest[1], None)), strict=True):
+        assert (own - exact(*pair)).abs().max() <= 1e-11, f"{rows} rows, {m} and {n} columns, {share} left out"
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_rows_may_be_left_out_whatever_stands_there(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leporello.engine.cpu.totals.worth", lambda _: threads)
-    for rows, (m, n), share in product(ROWS, COLUMNS, (0.0, 0.3, 0.9, 1.0)):
-        past = torch.rand(rows, generator=torch.Generator().manual_seed(rows)) < share
-        first, second = (torch.randn(rows, size, dtype=torch.float64) for size in (m, n))
-        first[past], second[past] = float("nan"), float("inf")
-        form = ((0, 1, m, n), (0, -1, m, 1), (1, -1, n, 1))
-        made = Totals(form, torch.float64, past=True)(first, second, past)
-        pairs = ((first, second), (first, None), (second, None))
-        for own, pair in zip(made, pairs, strict=True):
-            wanted = exact(*(None if value is None else value[~past] for value in pair))
-            assert (own - wanted).abs().max() <= 1e-11, f"{rows} rows, {m} and {n} columns, {share} left out"
+    for rows, (m, n), share in product(ROWS, COLUMNS, SHARES):
+        assert_left_out(rows, m, n, share)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_sums_of_a_call_with_lengths_leave_out_the_padding(kind: str) -> None:
+    """Nothing is cleaned for them: they read the inputs as they came."""
+    cell = getattr(lp, kind)(3, 5).double()
+    x = torch.randn(7, 4, 3, dtype=torch.float64)
+    x[3:, 1], x[1:, 3] = float("nan"), float("inf")
+    net, lengths = lp.Recurrent(cell, engine="cpu"), [7, 3, 5, 1]
+    net(x, lengths=lengths)[0].sum().backward()
+    ((plan, _),) = net._planner.plans.values()
+    (sums,) = [one.sums for one in plan.backward.program.timed if one.sums is not None]
+    assert sums[0].past
+    assert {"input_call_past", "input_x"} <= {node.name for node in sums[1]}
+    agrees_with_the_plain_loop(net, x, lengths=lengths)

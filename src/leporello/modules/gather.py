@@ -5,6 +5,7 @@ Knows where a cell keeps its tensors; knows nothing of plans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,9 +38,9 @@ def _value(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known
     if port.name.startswith("call."):
         return f"beside[{port.kind!r}, {port.name!r}]"
     if port.kind == "sequence":
-        return "inputs.resolve_neg()"
+        return f"inputs{_signed(port)}"
     if port.kind == "state":
-        return f"states[{states.index(port.name)}].resolve_neg()"
+        return f"states[{states.index(port.name)}]{_signed(port)}"
     name = f"k{len(known)}"
     if port.kind == "draw":
         known[name] = port
@@ -57,3 +58,9 @@ def _value(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known
         return f"{name}.{own}" if own.isidentifier() else f"getattr({name}, {own!r})"
     known[name] = table
     return f"{name}[{own!r}]"
+
+
+def _signed(port: Port) -> str:
+    """What writes a minus sign into the numbers that torch has only noted: it notes it on imaginary parts, which lie
+    one behind the other, and are not copied then, where there is but one of them."""
+    return ".resolve_neg()" if math.prod(port.shape) == 1 else ""

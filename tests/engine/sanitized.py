@@ -13,9 +13,10 @@ from itertools import product
 import torch
 
 import leporello as lp
-from leporello.engine.cpu import totals
+from leporello.engine.cpu import multiply, totals
 from leporello.engine.cpu.build import contents
 from leporello.loop.state import leaves_of
+from tests.engine import test_multiply
 from tests.engine.test_coverage import GROUPS, faults
 from tests.engine.test_totals import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
@@ -74,6 +75,15 @@ def _summed() -> Iterator[None]:
         yield
 
 
+def _multiplied() -> Iterator[None]:
+    """Products of all rows with a matrix, divided alike."""
+    for threads in (1, 2, 3, 4):
+        multiply.worth = lambda _, threads=threads: threads  # type: ignore[attr-defined]
+        for dtype, rows, (inner, outer) in product(test_multiply.TYPES, test_multiply.ROWS, test_multiply.SIZES):
+            test_multiply.assert_product(rows, inner, outer, dtype)
+        yield
+
+
 def _called(case: Case) -> None:
     cell = cell_of(case.program)
     net, tensors = lp.Recurrent(cell, engine="cpu"), tensors_of(case, cell)
@@ -83,7 +93,7 @@ def _called(case: Case) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    count = sum(1 for run in (_sized, _random, _covered, _summed) for _ in run())
+    count = sum(1 for run in (_sized, _random, _covered, _summed, _multiplied) for _ in run())
     print(f"{count} cells, {sum(path.suffix == '.so' for path in contents())} kernels")
 
 

@@ -103,7 +103,7 @@ def placeable(graph: fx.Graph) -> list[int]:
     found: list[int] = []
     seen: set[fx.Node] = set()
     for index, node in enumerate(results(graph)):
-        writes = node.op == "call_function" and SPELLING.get(node.target) in PLACING
+        writes = SPELLING.get(node.target) in PLACING or getattr(node.target, "places", False)
         if writes and node not in seen and clean_row_axis(node.meta["val"]) == 0:
             found.append(index)
             seen.add(node)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 
 from leporello.engine.cpu.gathering import gathered, in_turn, nothing_else
 from leporello.engine.cpu.library import Built, built
+from leporello.engine.cpu.multiplying import multiplied
 from leporello.engine.cpu.totals import Totals
 from leporello.engine.kernel.decompose import decomposed
 from leporello.engine.kernel.description import Matrix
@@ -58,7 +59,7 @@ def _at_once(one: Timed, stage: Stage, split: Split) -> list[Timed]:
         own = {*part.reads, *part.writes} - later
         later |= own
         done = tuple(node for node in one.done if node in own)
-        graph = gathered(part.graph)
+        graph = multiplied(gathered(part.graph))
         ready = timed_of(split, replace(part, graph=graph), done)
         found.append(replace(ready, sums=_sums(graph, part, split)))
     return found[::-1]

@@ -47,6 +47,7 @@ def runtime() -> Any:
         getattr(found, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long]
         scratch = getattr(found, f"totals_scratch_{letter}")
         scratch.argtypes, scratch.restype = [pointer, ctypes.c_long, ctypes.c_long], ctypes.c_long
+        getattr(found, f"multiply_scratch_{letter}").restype = ctypes.c_long
     return found
 
 

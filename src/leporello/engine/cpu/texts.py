@@ -19,7 +19,7 @@ def runtime_text(wide_bytes: int) -> str:
     for real, integer, letter, size in (("float", "int", "f", 4), ("double", "long long", "d", 8)):
         lines += [f"#define REAL {real}", f"#define WIDE {wide_bytes // size}", f"#define NAME(name) name##_{letter}"]
         lines.append(f"#define INTEGER {integer}")
-        lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c"), part("totals.c")]
+        lines += [f"#define ROWS {tile_rows(wide_bytes)}", part("products.c"), part("totals.c"), part("multiply.c")]
         lines += [f"#undef {name}" for name in ("REAL", "INTEGER", "WIDE", "NAME", "ROWS")]
     return "\n".join([part("team.c"), "#include <stdint.h>", "#include <string.h>", *lines, part("threads.c")])
 

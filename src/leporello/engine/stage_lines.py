@@ -11,13 +11,21 @@ from typing import Any
 
 from torch import fx
 
+from leporello.engine.homes import Homes
 from leporello.engine.kernel.description import Matrix
 from leporello.engine.lines import Lines, plain, row_bytes
-from leporello.engine.program import Timed, row_axis
+from leporello.engine.program import Program, Timed, row_axis
 
 
 class StageLines(Lines):
-    """Lines of stages while they are written."""
+    """Lines of stages while they are written.
+
+    borrowed   names for what a stage reads, to be let go behind it
+    """
+
+    def __init__(self, program: Program, homes: Homes) -> None:
+        super().__init__(program, homes)
+        self.borrowed: list[str] = []
 
     def stage(self, timed: Timed) -> None:
         """A stage in a window; what nobody reads after it is let go."""
@@ -28,6 +36,8 @@ class StageLines(Lines):
         else:
             self._at_once(timed)
         free = [self.flat(node) for node in dict.fromkeys(timed.done) if node in self.homes.loose]
+        free += dict.fromkeys(self.borrowed)
+        self.borrowed.clear()
         if free:
             self.say(f"{' = '.join(free)} = None", self.inner)
 
@@ -113,6 +123,7 @@ class StageLines(Lines):
             return f"w_{node.name}.data_ptr() + first * {row_bytes(node)}"
         whole = self.in_window(node).removesuffix(".contiguous()")
         name = f"r_{node.name}"
+        self.borrowed.append(name)
         self.say(f"{name} = {whole}{_turned(axis)}.contiguous()", self.inner)
         return f"{name}.data_ptr()"
 

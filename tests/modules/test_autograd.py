@@ -217,26 +217,56 @@ def test_past_a_rows_end_the_largest_value_of_a_state_is_still_one_of_its_values
     agrees_with_the_plain_loop(lp.Recurrent(Peak(), engine=engine), normal(5, 2, 3, grad=True), lengths=[5, 2])
 
 
-class Mixed(lp.Cell):
-    """The new state is a sum of products, cheap to compute again, and the output is its largest value."""
+GATHERED = {
+    "amax": lambda h: h.abs().amax(-1, keepdim=True),
+    "amax without its axis": lambda h: h.amax(-1).unsqueeze(-1) * 2,
+    "norm": lambda h: torch.linalg.vector_norm(h, float("inf"), -1, keepdim=True),
+    "winner": lambda h: h * (h >= h.max(-1, keepdim=True).values),
+}
 
-    def __init__(self) -> None:
+
+class Mixed(lp.Cell):
+    """The new state is a sum of products, cheap to compute again, and the output is gathered from all its values."""
+
+    def __init__(self, gathered: Callable[[Tensor], Tensor]) -> None:
         super().__init__(h=17)
         self.mix = nn.Linear(17, 17, dtype=torch.float64)
         self.gate = nn.Linear(17, 3, dtype=torch.float64)
+        self.gathered = gathered
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         one, two, three = torch.softmax(self.gate(state), -1).split(1, -1)
         h = one * state + two * torch.tanh(x + self.mix(state)) + three * torch.sin(x)
-        return h.abs().amax(-1, keepdim=True), h
+        return self.gathered(h), h
 
 
-@pytest.mark.parametrize("argument", ["lengths", "resets"])
+@pytest.mark.parametrize("argument", ["nothing", "lengths", "resets"])
+@pytest.mark.parametrize("gathered", GATHERED)
 @pytest.mark.parametrize("engine", ["cpu", "stepwise"])
-def test_the_largest_value_is_found_again_where_the_values_are_computed_again(engine: str, argument: str) -> None:
+def test_what_is_gathered_belongs_to_values_that_are_computed_again(engine: str, gathered: str, argument: str) -> None:
+    """The largest value is among them, bit by bit, or its gradient is 0 / 0."""
     torch.manual_seed(0)
-    given = {"lengths": [11, 3, 7, 1], "resets": torch.rand(11, 4) < 0.2}[argument]
-    agrees_with_the_plain_loop(lp.Recurrent(Mixed(), engine=engine), normal(11, 4, 17, grad=True), **{argument: given})
+    given = {"nothing": {}, "lengths": {"lengths": [11, 3, 7, 1]}, "resets": {"resets": torch.rand(11, 4) < 0.2}}
+    net = lp.Recurrent(Mixed(GATHERED[gathered]), engine=engine)
+    agrees_with_the_plain_loop(net, normal(11, 4, 17, grad=True), **given[argument])
+
+
+class Sharp(lp.Cell):
+    """The new state is far from the one before, and its gradient grows with how far it is from what was gathered."""
+
+    def __init__(self) -> None:
+        super().__init__(h=4)
+        self.U = nn.Linear(3, 4, dtype=torch.float64)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = h + 1000 * self.U(x)
+        return h.logsumexp(-1, keepdim=True), h
+
+
+@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+def test_past_a_rows_end_nothing_overflows(engine: str) -> None:
+    torch.manual_seed(3)
+    agrees_with_the_plain_loop(lp.Recurrent(Sharp(), engine=engine), 3 * normal(9, 8, 3), lengths=[9, *range(1, 8)])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

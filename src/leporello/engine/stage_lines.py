@@ -21,11 +21,13 @@ class StageLines(Lines):
     """Lines of stages while they are written.
 
     borrowed   names for what a stage reads, to be let go behind it
+    lying      sequences whose rows lie one behind the other, to be read by their address
     """
 
     def __init__(self, program: Program, homes: Homes) -> None:
         super().__init__(program, homes)
         self.borrowed: list[str] = []
+        self.lying: set[fx.Node] = set()
 
     def stage(self, timed: Timed) -> None:
         """A stage in a window; what nobody reads after it is let go."""
@@ -45,13 +47,13 @@ class StageLines(Lines):
 
     def prepare(self, timed: Timed) -> None:
         """What a kernel reads that no window changes."""
-        if timed.sums is not None:
-            self._lying([(node, 0) for node in timed.sums[1]])
+        if timed.sums is not None:  # gradients that arrive may be the same number at every step, without memory for it
+            self._lay([(node, 0) for node in timed.sums[1] if not self._arrives(node)])
         if timed.kernel is None:
             return
         inside = timed.kernel
         name = self.know(f"kernel_{len([key for key in self.known if key.startswith('kernel_')])}", inside.built)
-        self._lying(inside.reads)
+        self._lay(inside.reads)
         rows = [f"{self.value(node)}{_turned(axis)}.contiguous()" for node, axis in inside.rows]
         for node, read in zip(inside.fixed, inside.loaded, strict=True):
             if read or node in self.program.inputs:
@@ -68,12 +70,16 @@ class StageLines(Lines):
             now, new = f"s_{plain(state)}", self.empty(out, "batch", leaves=True)
             self.say(f"n_{plain(state)} = {new} if {now} is None else torch.empty_like({now})")
 
-    def _lying(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
+    def _lay(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
         """Sequences that are read by their address lie one row behind the other."""
         for node, axis in reads:
-            line = f"{self.value(node)} = {self.value(node)}.contiguous()"
-            if axis == 0 and node in self.program.sequences and "    " + line not in self.lines:
-                self.say(line)
+            if axis == 0 and node in self.program.sequences and node not in self.lying:
+                self.lying.add(node)
+                self.say(f"{self.value(node)} = {self.value(node)}.contiguous()")
+
+    def _arrives(self, node: fx.Node) -> bool:
+        ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)
+        return any(own is node and port.name.startswith("grad.") for own, port in ports)
 
     def by_kernel(self, timed: Timed) -> None:
         """An inside, its whole window in one call."""
@@ -117,7 +123,7 @@ class StageLines(Lines):
 
     def _read(self, node: fx.Node, axis: int) -> str:
         """The address of what a kernel reads in a window."""
-        if axis == 0 and node in self.program.sequences:
+        if axis == 0 and node in self.lying:
             return f"{self.value(node)}.data_ptr() + first * {row_bytes(node)}"
         if node in self.homes.places:
             return f"w_{node.name}.data_ptr() + first * {row_bytes(node)}"

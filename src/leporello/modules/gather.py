@@ -25,7 +25,7 @@ def gathering(loop: Loop, cell: nn.Module, states: Sequence[str]) -> Gathering:
     beside   what goes along with the sequence, by kind and name
     """
     known: dict[str, Any] = {"drawn": drawn}
-    values = [_value(port, loop, cell, states, known) for port in loop.inputs]
+    values = [_value(port, loop, cell, states, known) + _signed(port) for port in loop.inputs]
     lines = ["def gather(inputs, states, length, batch, beside):"]
     lines.append(f" return [{', '.join(f'{value}.contiguous()' for value in values)}]")
     exec("\n".join(lines), known)
@@ -38,9 +38,9 @@ def _value(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known
     if port.name.startswith("call."):
         return f"beside[{port.kind!r}, {port.name!r}]"
     if port.kind == "sequence":
-        return f"inputs{_signed(port)}"
+        return "inputs"
     if port.kind == "state":
-        return f"states[{states.index(port.name)}]{_signed(port)}"
+        return f"states[{states.index(port.name)}]"
     name = f"k{len(known)}"
     if port.kind == "draw":
         known[name] = port
@@ -63,4 +63,4 @@ def _value(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known
 def _signed(port: Port) -> str:
     """What writes a minus sign into the numbers that torch has only noted: it notes it on imaginary parts, which lie
     one behind the other, and are not copied then, where there is but one of them."""
-    return ".resolve_neg()" if math.prod(port.shape) == 1 else ""
+    return ".resolve_neg()" if math.prod(port.shape) == 1 and port.dtype.is_floating_point else ""

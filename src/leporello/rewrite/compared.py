@@ -8,7 +8,6 @@ its last bit as soon as a product and a sum are rounded once instead of twice; t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -35,36 +34,23 @@ EXACT = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Of the forward values in a backward graph:
-
-    exact    those whose bits matter
-    handed   of these the ones that must be handed over; from them the others come exactly
-    """
-
-    exact: frozenset[fx.Node]
-    handed: frozenset[fx.Node]
-
-
-def compared(backward: fx.Graph, forward: Collection[fx.Node]) -> Compared:
-    """What the backward graph compares with a maximum, or with what else picks one of many values.
+def compared(backward: fx.Graph, forward: Collection[fx.Node]) -> frozenset[fx.Node]:
+    """What must be handed over: values that the backward graph compares with a maximum, or with what else is gathered
+    from many values; of those that come exactly from others, the others.
 
     forward   the values of the backward graph that the forward graph has too
     """
-    exact, handed = set[fx.Node](), set[fx.Node]()
+    found = set[fx.Node]()
     for node in backward.nodes:
-        values = node.all_input_nodes
-        if node.target in COMPARISONS and all(value in forward for value in values):
-            seen, ends = _made_of(values)
-            if any(map(_picks, ends)):
-                exact |= seen
-                handed |= ends
-    return Compared(frozenset(exact), frozenset(handed))
+        if node.target in COMPARISONS:
+            ends = _made_of(node.all_input_nodes)
+            if any(map(_gathers, ends)) and all(end in forward for end in ends):
+                found |= ends
+    return frozenset(found)
 
 
-def _made_of(values: Iterable[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
-    """All that the values come from exactly, and the ends of it."""
+def _made_of(values: Iterable[fx.Node]) -> set[fx.Node]:
+    """What the values come from exactly, from as far back as can be."""
     waiting = list(values)
     seen, ends = set[fx.Node](), set[fx.Node]()
     while waiting:
@@ -76,9 +62,9 @@ def _made_of(values: Iterable[fx.Node]) -> tuple[set[fx.Node], set[fx.Node]]:
             waiting += node.all_input_nodes
         else:
             ends.add(node)
-    return seen, ends
+    return ends
 
 
-def _picks(node: fx.Node) -> bool:
+def _gathers(node: fx.Node) -> bool:
     """Whether it may be one of many values: anything but pointwise functions and products."""
     return torch.Tag.pointwise not in getattr(node.target, "tags", ()) and not multiplies(node)

@@ -76,4 +76,11 @@ def _as_it_came(node: fx.Node | None, past: fx.Node) -> fx.Node | None:
     where, value = (given[0], given[2]) if node.target is aten.where.self else (given[1], given[0])
     while is_view(where):
         where = where.all_input_nodes[0]
-    return value if where is past and isinstance(value, fx.Node) else node
+    return value if where is past and _is_like(value, node) else node
+
+
+def _is_like(value: Any, node: fx.Node) -> bool:
+    """Whether a value has the form of another."""
+    return isinstance(value, fx.Node) and all(
+        getattr(value.meta["val"], of) == getattr(node.meta["val"], of) for of in ("shape", "dtype")
+    )

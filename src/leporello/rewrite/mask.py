@@ -72,7 +72,8 @@ def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -
 
 def stand_ins(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
     """Values that a held state can stand for in a backward sweep: before a row's end it is the same value, and past it
-    the value of the row's last step, where gradients of 0 meet it (as one that the step has borne before)."""
+    the value of the row's last step, where gradients of 0 meet it, and all that is made of it (as what the step has
+    borne before)."""
     past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.name == "call.past"]
     found = {}
     for into, before in loop.delays.values():
@@ -80,6 +81,23 @@ def stand_ins(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
             where, kept, after = into.all_input_nodes
             while is_view(where):
                 where = where.all_input_nodes[0]
-            if where is past[0] and kept is before:
+            if where is past[0] and kept is before and not _is_gathered(after):
                 found[after] = into
     return found
+
+
+def _is_gathered(node: torch.fx.Node) -> bool:
+    """Whether more than pointwise functions read a step's value. What they give may be kept, and would not be that of
+    what stands for it: where no value equals the amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite,
+    and 0 times that is NaN."""
+    waiting, seen = list(node.users), set[torch.fx.Node]()
+    while waiting:
+        user = waiting.pop()
+        if user in seen or user.op != "call_function":
+            continue
+        seen.add(user)
+        tags = getattr(user.target, "tags", ())
+        if not is_view(user) and torch.Tag.pointwise not in tags and user.target is not aten.cat.default:
+            return True
+        waiting += user.users
+    return False

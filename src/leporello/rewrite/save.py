@@ -69,9 +69,8 @@ def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     for port, node in zip(backward.inputs, backward.placeholders, strict=True):
         symbols[node] = _forward_name(port) or ("backward", port.kind, port.name)
     found = _numbered(backward, symbols, numbers)
-    twins = {node: first[number] for node, number in found.items() if number in first}
-    held, exact = stand_ins(forward), compared(backward.graph, twins).exact
-    return {node: twin if node in exact else held.get(twin, twin) for node, twin in twins.items()}
+    held = stand_ins(forward)
+    return {node: held.get(first[number], first[number]) for node, number in found.items() if number in first}
 
 
 def _forward_name(port: Port) -> tuple[str, str] | None:
@@ -123,7 +122,7 @@ class _Chooser:
         ports = zip(forward.outputs, forward.results, strict=True)
         self.lying = {node for port, node in ports if port.kind == "sequence"}
         self.lying |= {into for name, (into, _) in forward.delays.items() if name in states}
-        self.compared = compared(backward.graph, twins).handed
+        self.compared = compared(backward.graph, twins)
         self.handed: set[fx.Node] = set()
 
     def obtain(self, node: fx.Node) -> None:

@@ -11,20 +11,20 @@ typedef struct {
     long inner, outer, a_stride, along_inner, along_outer, out_stride;
 } NAME(multiplied);
 
-/* the panels behind the last whole one have columns that are none: by way of a strip of one's own */
-static void NAME(last_panel)(const NAME(multiplied) *own, const REAL *a, long rows, REAL *out, REAL *strip) {
+/* the panel behind the last whole one has columns that are none: by way of memory of one's own */
+static void NAME(last_panel)(const NAME(multiplied) *own, const REAL *a, long rows, REAL *out, REAL *aside) {
     const long whole = own->outer / PANEL, left = own->outer % PANEL;
-    NAME(job) job = {rows, own->inner, PANEL, own->a_stride, PANEL, a, own->panels + whole * own->inner * PANEL, strip, 0};
+    NAME(job) job = {rows, own->inner, PANEL, own->a_stride, PANEL, a, own->panels + whole * own->inner * PANEL, aside, 0};
     NAME(panels)(&job, 0, 1);
     for (long row = 0; row < rows; row++)
-        memcpy(out + row * own->out_stride + whole * PANEL, strip + row * PANEL, left * sizeof(REAL));
+        memcpy(out + row * own->out_stride + whole * PANEL, aside + row * PANEL, left * sizeof(REAL));
 }
 
 /* given: what is multiplied, and bytes of scratch for each thread */
 void NAME(multiply)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
     (void)steps, (void)batch;
     const NAME(multiplied) *own = given[0];
-    REAL *strip = (REAL *)(((uintptr_t)scratch + share * (long)given[1] + 63) & ~(uintptr_t)63);
+    REAL *aside = (REAL *)(((uintptr_t)scratch + share * (long)given[1] + 63) & ~(uintptr_t)63);
     const long panels = (own->outer + PANEL - 1) / PANEL;
     const long first = panels * share / shares, last = panels * (share + 1) / shares, column = first * PANEL;
     const long columns = (last * PANEL < own->outer ? last * PANEL : own->outer) - column;
@@ -40,7 +40,7 @@ void NAME(multiply)(void **given, long begin, long end, long steps, long batch, 
         REAL *out = own->out + row * own->out_stride;
         NAME(job) job = {rows, own->inner, own->outer, own->a_stride, own->out_stride, a, own->panels, out, 0};
         NAME(panels)(&job, 0, own->outer / PANEL);
-        if (own->outer % PANEL) NAME(last_panel)(own, a, rows, out, strip);
+        if (own->outer % PANEL) NAME(last_panel)(own, a, rows, out, aside);
         if (own->bias)
             for (long i = 0; i < rows; i++)
                 for (long n = 0; n < own->outer; n++) out[i * own->out_stride + n] += own->bias[n];

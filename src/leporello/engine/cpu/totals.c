@@ -205,24 +205,24 @@ static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *
 }
 
 /* the next strip of the rows before `to`, without those that are left out; where it ends */
-static long NAME(next_strip)(NAME(strip) *rows, long *list, const unsigned char *out, long from, long to) {
+static long NAME(next_strip)(NAME(strip) *rows, long *list, const unsigned char *left_out, long from, long to) {
     *rows = (NAME(strip)){.first = from, .depth = to - from < STRIP ? to - from : STRIP};
-    if (!out) return from + rows->depth;
+    if (!left_out) return from + rows->depth;
     for (rows->depth = 0; from < to && rows->depth < STRIP; from++) {
         list[rows->depth] = from;
-        rows->depth += !out[from];
+        rows->depth += !left_out[from];
     }
-    rows->first = list[0];
+    if (rows->depth) rows->first = list[0];
     if (rows->depth && list[rows->depth - 1] - list[0] + 1 != rows->depth) rows->list = list;
     return from;
 }
 
 /* where a part of the rows begins, if all parts have as many rows that count */
-static long NAME(border)(const unsigned char *out, long begin, long end, long part, long parts) {
-    if (!out || part == parts) return begin + (end - begin) * part / parts;
+static long NAME(border)(const unsigned char *left_out, long begin, long end, long part, long parts) {
+    if (!left_out || part == parts) return begin + (end - begin) * part / parts;
     long all = 0;
-    for (long row = begin; row < end; row++) all += !out[row];
-    for (long before = all * part / parts; before; begin++) before -= !out[begin];
+    for (long row = begin; row < end; row++) all += !left_out[row];
+    for (long before = all * part / parts; before; begin++) before -= !left_out[begin];
     return begin;
 }
 

@@ -22,11 +22,11 @@ Form = tuple[tuple[int, int, int, int], ...]
 class Totals:
     """For each pair of values first.t() @ second; first.sum(0, keepdim=True) where there is no second.
 
-    form   for each sum: which value, which other or -1, and their columns
-    past   whether the last value tells of each row whether it is left out
-    strides   of values whose rows lie one behind the other; 0 for none
-    work   operations for one row, about
-    code   by number of threads: the address of what runs, and the bytes of scratch that each thread needs
+    form      for each sum: which value, which other or -1, and their columns
+    past      whether the last value tells of each row whether it is left out
+    strides   of values whose rows lie one behind the other; the last, 0, of the value that is none
+    work      operations for one row, about
+    code      by number of threads: the address of what runs, and the bytes of scratch that each thread needs
     """
 
     __name__ = "totals"

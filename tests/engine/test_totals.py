@@ -180,4 +180,5 @@ def test_sums_of_a_call_with_lengths_leave_out_the_padding(kind: str) -> None:
     (sums,) = [one.sums for one in plan.backward.program.timed if one.sums is not None]
     assert sums[0].past
     assert {"input_call_past", "input_x"} <= {node.name for node in sums[1]}
+    assert "sums over rows that have not ended" in net.explain(x, lengths=lengths)
     agrees_with_the_plain_loop(net, x, lengths=lengths)

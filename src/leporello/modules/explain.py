@@ -10,6 +10,7 @@ from leporello.engine.plan import Plan, Sweep
 from leporello.gradient.method import Method
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
+from leporello.rewrite.leave_out import summed
 from leporello.rewrite.save import SAVED
 
 _TITLES = {
@@ -76,7 +77,9 @@ def _operators(stage: Stage) -> str:
     named = [f"product with {name}" for name in stage.products]
     sums = sum(name in products for name in stage.operators) - len(named)
     named += ["1 product of values"] if sums == 1 else [f"{sums} products of values"] if sums else []
-    others = [name for name in stage.operators if name not in products and name != "shift"]
+    shorter = stage.operators.count(summed.__name__)
+    named += [f"{shorter} sums over rows that have not ended"] if shorter else []
+    others = [name for name in stage.operators if name not in products | {"shift", summed.__name__}]
     counts = {name: others.count(name) for name in dict.fromkeys(others)}
     named += [name if count == 1 else f"{count} {name}" for name, count in counts.items()]
     return ", ".join(named) or "nothing but shifts"

@@ -57,7 +57,7 @@ TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
 
 /* some panels of a product: panels outside, so that each is read once for all rows */
-static void NAME(panels)(const void *given, long first, long last) {
+static __attribute__((noinline)) void NAME(panels)(const void *given, long first, long last) {
     const NAME(job) *job = given;
     const long rows = job->rows, inner = job->inner, stride = job->stride, out_stride = job->out_stride;
     const long tiles = (rows + ROWS - 1) / ROWS;
@@ -174,8 +174,8 @@ static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride
 #endif
 
 /* a matrix in panels of columns, each with all of the inner axis; zeros behind the last column */
-static void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long inner, long outer, long along_inner,
-                long along_outer) {
+static __attribute__((noinline)) void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long inner,
+                                                     long outer, long along_inner, long along_outer) {
     for (long column = 0; column < outer; column += PANEL, to += inner * PANEL) {
         const long width = outer - column < PANEL ? outer - column : PANEL;
         const REAL *begin = from + column * along_outer;

@@ -2,8 +2,8 @@
    For one type of numbers, behind products.c.
 
    Threads divide the columns of the first value among them, and rows too where there are few columns. Each goes through
-   its rows a strip at a time, which stays in the cache for all sums that read it. Rows may be left out: then a strip is
-   a list of those that are not. */
+   its rows a strip at a time, which stays in the cache for all sums that read it. Rows may be left out: then those that
+   count are copied, a strip of them at a time. */
 
 #define STRIP 128  /* rows that are multiplied together */
 #define COLUMNS 64 /* that a thread has at least, before rows are divided */
@@ -30,12 +30,6 @@ typedef struct {
     int straight;     /* gathered where the result is */
 } NAME(share_of_total);
 
-/* rows that are multiplied together: one behind the other from the first on, or those of a list */
-typedef struct {
-    long first, depth;
-    const long *list;
-} NAME(strip);
-
 static inline long NAME(whole)(long count, long unit) { return (count + unit - 1) / unit * unit; }
 
 static NAME(share_of_total) NAME(share_of)(const NAME(total) *own, long share, long shares) {
@@ -59,6 +53,11 @@ static NAME(share_of_total) NAME(share_of)(const NAME(total) *own, long share, l
 /* memory for what is gathered, the same for all shares though some may not need it */
 static inline long NAME(numbers)(const NAME(share_of_total) *part) {
     return NAME(whole)(part->high, ROWS) * part->padded;
+}
+
+/* numbers of a strip that goes into vectors, and of a tile */
+static inline long NAME(packed)(const NAME(share_of_total) *part) {
+    return STRIP * (NAME(whole)(part->padded, PANEL) + ROWS);
 }
 
 /* a tile of rows by one or two vectors; `first`: nothing has been gathered yet */
@@ -93,39 +92,29 @@ static inline long NAME(numbers)(const NAME(share_of_total) *part) {
 #define BOTH_WIDTHS(M) SUMMING(M, 0) SUMMING(M, 1)
 TILES(BOTH_WIDTHS)
 
-/* the number of a row of a strip */
-static inline long NAME(row_of)(const NAME(strip) *rows, long k) {
-    return rows->list ? rows->list[k] : rows->first + k;
-}
-
 /* some columns of a strip behind each other, zeros where there are none */
-static inline void NAME(pack_strip)(REAL *restrict to, const REAL *restrict from, long stride, const NAME(strip) *rows,
-                                    long count, long unit) {
-    for (long k = 0; k < rows->depth; k++) {
-        const REAL *own = from + NAME(row_of)(rows, k) * stride;
-        if (count == PANEL && unit == PANEL) memcpy(to + k * PANEL, own, PANEL * sizeof(REAL));
-        else
-            for (long j = 0; j < unit; j++) to[k * unit + j] = j < count ? own[j] : 0;
-    }
+static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, long stride, long depth, long count, long unit) {
+    if (count == PANEL && unit == PANEL)
+        for (long k = 0; k < depth; k++) memcpy(to + k * PANEL, from + k * stride, PANEL * sizeof(REAL));
+    else
+        for (long k = 0; k < depth; k++)
+            for (long j = 0; j < unit; j++) to[k * unit + j] = j < count ? from[k * stride + j] : 0;
 }
 
 /* vectors of the first value as they lie, each in several sums that need not wait for each other */
 #define THINNING(V, U)                                                                                             \
-    static inline void NAME(thinning_##V)(int first, long depth, const long *list, const REAL *restrict a,         \
-                                          long stride, const REAL *b, long b_stride, REAL *restrict out) {         \
+    static void NAME(thinning_##V)(int first, long depth, const REAL *restrict a, long stride, const REAL *b,      \
+                                   long b_stride, REAL *restrict out) {                                            \
         NAME(vec) sum[V * U];                                                                                      \
         EACH(V * U) sum[i] = (NAME(vec)){0};                                                                       \
         long k = 0;                                                                                                \
         for (; k + U <= depth; k += U)                                                                             \
             EACH(V * U) {                                                                                          \
-                const long row = list ? list[k + i / V] : k + i / V;                                               \
+                const long row = k + i / V;                                                                        \
                 sum[i] += (b ? b[row * b_stride] : 1) * *(const NAME(vec) *)(a + row * stride + i % V * WIDE);     \
             }                                                                                                      \
         for (; k < depth; k++)                                                                                     \
-            EACH(V) {                                                                                              \
-                const long row = list ? list[k] : k;                                                               \
-                sum[i] += (b ? b[row * b_stride] : 1) * *(const NAME(vec) *)(a + row * stride + i * WIDE);         \
-            }                                                                                                      \
+            EACH(V) sum[i] += (b ? b[k * b_stride] : 1) * *(const NAME(vec) *)(a + k * stride + i * WIDE);         \
         EACH(V) {                                                                                                  \
             for (int u = 1; u < U; u++) sum[i] += sum[i + u * V];                                                  \
             *(NAME(vec) *)(out + i * WIDE) = first ? sum[i] : sum[i] + *(NAME(vec) *)(out + i * WIDE);             \
@@ -134,59 +123,43 @@ static inline void NAME(pack_strip)(REAL *restrict to, const REAL *restrict from
 THINNING(4, 1) THINNING(1, 4)
 
 /* few columns of the second value, or none */
-static inline __attribute__((always_inline)) void NAME(thin)(const NAME(total) *own, const NAME(share_of_total) *part,
-                                                             int first, long row, long depth, const long *list,
-                                                             REAL *out) {
-    const long count = part->to - part->from, stride = own->a_stride, b_stride = own->b_stride;
+static void NAME(thin_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
+                             REAL *out) {
+    const long count = part->to - part->from, stride = own->a_stride;
     const REAL *a = own->a + row * stride + part->from;
     for (long n = 0; n < part->high; n++, out += part->padded) {
-        const REAL *b = own->b ? own->b + row * b_stride + n : 0;
+        const REAL *b = own->b ? own->b + row * own->b_stride + n : 0;
         long m = 0;
         for (; m + 4 * WIDE <= count; m += 4 * WIDE)
-            NAME(thinning_4)(first, depth, list, a + m, stride, b, b_stride, out + m);
-        for (; m + WIDE <= count; m += WIDE) NAME(thinning_1)(first, depth, list, a + m, stride, b, b_stride, out + m);
+            NAME(thinning_4)(first, depth, a + m, stride, b, own->b_stride, out + m);
+        for (; m + WIDE <= count; m += WIDE) NAME(thinning_1)(first, depth, a + m, stride, b, own->b_stride, out + m);
         for (; m < count; m++) {
             REAL sum[4] = {0};
-            for (long k = 0; k < depth; k++) {
-                const long at = list ? list[k] : k;
-                sum[k % 4] += (b ? b[at * b_stride] : 1) * a[at * stride + m];
-            }
+            for (long k = 0; k < depth; k++) sum[k % 4] += (b ? b[k * own->b_stride] : 1) * a[k * stride + m];
             out[m] = (first ? 0 : out[m]) + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
         }
     }
 }
 
-static void NAME(thin_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first,
-                             const NAME(strip) *rows, REAL *out) {
-    if (rows->list) NAME(thin)(own, part, first, 0, rows->depth, rows->list, out);
-    else NAME(thin)(own, part, first, rows->first, rows->depth, 0, out);
-}
-
-/* a strip of rows of one sum; `packed` has room for what goes into vectors, a tile, and the rows of a list */
-static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first,
-                            const NAME(strip) *rows, REAL *out, REAL *packed) {
-    const REAL *a = own->a + part->from, *b = own->b;
+/* a strip of rows of one sum; `packed` has room for what goes into vectors, and a tile more */
+static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
+                            REAL *out, REAL *packed) {
+    const REAL *a = own->a + row * own->a_stride + part->from, *b = own->b + row * own->b_stride;
     const REAL *down = part->turned ? b : a, *across = part->turned ? a : b;
+    const long stride = part->turned ? own->b_stride : own->a_stride;
     const long across_stride = part->turned ? own->a_stride : own->b_stride;
     const long count = part->to - part->from, high = part->turned ? own->n : count, wide = part->turned ? count : own->n;
-    const long panels = (part->padded + PANEL - 1) / PANEL, depth = rows->depth;
-    long stride = part->turned ? own->b_stride : own->a_stride;
-    REAL *tile = packed + panels * STRIP * PANEL, *listed = tile + STRIP * ROWS;
+    const long panels = (part->padded + PANEL - 1) / PANEL;
+    REAL *tile = packed + panels * STRIP * PANEL;
     for (long p = 0; p < panels; p++) {
         const long left = wide - p * PANEL;
-        NAME(pack_strip)
-        (packed + p * STRIP * PANEL, across + p * PANEL, across_stride, rows, left < PANEL ? left : PANEL, PANEL);
+        NAME(strip)(packed + p * STRIP * PANEL, across + p * PANEL, across_stride, depth, left < PANEL ? left : PANEL, PANEL);
     }
-    if (rows->list) {
-        for (long k = 0; k < depth; k++) memcpy(listed + k * high, down + rows->list[k] * stride, high * sizeof(REAL));
-        down = listed, stride = high;
-    } else down += rows->first * stride;
-    const NAME(strip) straight = {.depth = depth};
     for (long m = 0, tall; m < high; m += tall) {
         const long left = high - m;
         tall = left >= ROWS ? ROWS : NAME(whole)(left, SMALLEST);
         const REAL *here = down + m;
-        if (left < tall) NAME(pack_strip)(tile, here, stride, &straight, left, tall), here = tile;
+        if (left < tall) NAME(strip)(tile, here, stride, depth, left, tall), here = tile;
         for (long p = 0; p < panels; p++) {
             REAL *to = out + m * part->padded + p * PANEL;
             const REAL *from = packed + p * STRIP * PANEL;
@@ -204,26 +177,39 @@ static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *
     }
 }
 
-/* the next strip of the rows before `to`, without those that are left out; where it ends */
-static long NAME(next_strip)(NAME(strip) *rows, long *list, const unsigned char *left_out, long from, long to) {
-    *rows = (NAME(strip)){.first = from, .depth = to - from < STRIP ? to - from : STRIP};
-    if (!left_out) return from + rows->depth;
-    for (rows->depth = 0; from < to && rows->depth < STRIP; from++) {
-        list[rows->depth] = from;
-        rows->depth += !left_out[from];
+/* the numbers of the next rows before `to` that count, no more than a strip of them; where they end */
+static __attribute__((noinline)) long NAME(next_rows)(long *list, long *depth, const unsigned char *left_out, long from,
+                                                      long to) {
+    for (*depth = 0; from < to && *depth < STRIP; from++) {
+        list[*depth] = from;
+        *depth += !left_out[from];
     }
-    if (rows->depth) rows->first = list[0];
-    if (rows->depth && list[rows->depth - 1] - list[0] + 1 != rows->depth) rows->list = list;
     return from;
 }
 
 /* where a part of the rows begins, if all parts have as many rows that count */
-static long NAME(border)(const unsigned char *left_out, long begin, long end, long part, long parts) {
+static __attribute__((noinline)) long NAME(border)(const unsigned char *left_out, long begin, long end, long part,
+                                                   long parts) {
     if (!left_out || part == parts) return begin + (end - begin) * part / parts;
     long all = 0;
     for (long row = begin; row < end; row++) all += !left_out[row];
     for (long before = all * part / parts; before; begin++) before -= !left_out[begin];
     return begin;
+}
+
+/* a sum of listed rows only, copied one behind the other; of the first value one's own columns, at their place */
+static __attribute__((noinline)) NAME(total) NAME(copied)(const NAME(total) *own, const NAME(share_of_total) *part,
+                                                          const long *list, long depth, REAL *to) {
+    NAME(total) found = *own;
+    const long columns = part->to - part->from, others = own->b ? own->n : 0;
+    REAL *b = to + depth * columns;
+    for (long k = 0; k < depth; k++) {
+        memcpy(to + k * columns, own->a + list[k] * own->a_stride + part->from, columns * sizeof(REAL));
+        if (own->b) memcpy(b + k * others, own->b + list[k] * own->b_stride, others * sizeof(REAL));
+    }
+    found.a = to - part->from, found.a_stride = columns;
+    if (own->b) found.b = b, found.b_stride = others;
+    return found;
 }
 
 /* what was gathered into the result, from all who had the same columns and other rows */
@@ -242,13 +228,14 @@ static inline REAL *NAME(memory_of)(char *scratch, long each, long share) {
     return (REAL *)(((uintptr_t)scratch + share * each + 63) & ~(uintptr_t)63);
 }
 
-/* all sums of a call; given: the sums, their number, bytes of scratch for each thread, which rows are left out or null */
+/* all sums of a call; given: the sums, their number, bytes of scratch for each thread, and of each row whether it is left
+   out, null if none is */
 void NAME(totals)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
     (void)steps, (void)batch;
     const NAME(total) *all = given[0];
     const long count = (long)given[1], each = (long)given[2];
     const unsigned char *left_out = given[3];
-    long list[STRIP + 1];
+    long list[STRIP];
     NAME(share_of_total) parts[count];
     long offsets[count + 1];
     REAL *memory = NAME(memory_of)(scratch, each, share);
@@ -262,19 +249,20 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
         for (together = 1; i + together < count && parts[i + together].rows == others;) together++;
         const long from = NAME(border)(left_out, begin, end, place, others);
         const long to = NAME(border)(left_out, begin, end, place + 1, others);
-        long row = from;
-        int first = 1;
-        do { /* a share without rows: noughts */
-            NAME(strip) rows;
-            row = NAME(next_strip)(&rows, list, left_out, row, to);
-            if (!rows.depth && !first) break;
+        for (long row = from, next, first = 1; row < to || first; row = next, first = 0) { /* no rows: noughts */
+            long depth = to - row < STRIP ? to - row : STRIP, at = row;
+            next = row + depth;
+            if (left_out) next = NAME(next_rows)(list, &depth, left_out, row, to), at = depth ? list[0] : from;
+            const int whole = !depth || !left_out || list[depth - 1] - at == depth - 1;
             for (long j = i; j < i + together; j++) {
+                REAL *packed = memory + offsets[count];
                 REAL *out = parts[j].straight ? all[j].out + parts[j].from * all[j].n : memory + offsets[j];
-                if (parts[j].thin) NAME(thin_strip)(all + j, parts + j, first, &rows, out);
-                else NAME(one_strip)(all + j, parts + j, first, &rows, out, memory + offsets[count]);
+                NAME(total) own = all[j];
+                if (!whole) own = NAME(copied)(all + j, parts + j, list, depth, packed + NAME(packed)(parts + j));
+                if (parts[j].thin) NAME(thin_strip)(&own, parts + j, first, whole ? at : 0, depth, out);
+                else NAME(one_strip)(&own, parts + j, first, whole ? at : 0, depth, out, packed);
             }
-            first = 0;
-        } while (row < to);
+        }
     }
     if (shares > 1) meet();
     for (long i = 0; i < count; i++) {
@@ -295,7 +283,7 @@ long NAME(totals_scratch)(const NAME(total) *all, long count, long threads) {
         long numbers = 0, packed = 0;
         for (long i = 0; i < count; i++) {
             const NAME(share_of_total) part = NAME(share_of)(all + i, 0, shares);
-            const long strip = STRIP * (NAME(whole)(part.padded, PANEL) + ROWS + part.high);
+            const long strip = NAME(packed)(&part) + STRIP * (part.high + part.wide); /* and a strip of both values */
             numbers += NAME(numbers)(&part);
             packed = strip > packed ? strip : packed;
         }

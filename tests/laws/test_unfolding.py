@@ -26,7 +26,8 @@ from tests.random_cells import cell_of
 @cells(0.06)
 @given(cases())
 def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
-    """On inputs that lie in one piece: a product sums in another order where its rows lie apart."""
+    """On inputs that lie in one piece: a product sums in another order where its rows lie apart. And where torch does
+    not choose the order of an einsum by the size of the batch, as it does where opt_einsum is installed."""
     plain_call = dataclasses.replace(case.arguments, lengths=False, resets=False, forcing="", strided=False)
     case = dataclasses.replace(case, arguments=plain_call)
     cell = cell_of(case.program)
@@ -35,7 +36,7 @@ def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
     draws = draws_of(net, tensors)
     loop = net.fold(tensors.inputs, tensors.state, **tensors.options)
     assert loop.meets is None
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.opt_einsum.flags(enabled=False):
         plain = named(*by_plain_loop(cell, tensors, draws), cell)
         found = loop.unfold(case.arguments.length).run(tensors.inputs, tensors.state, draws=draws)
     assert_same(named(*found, cell), plain, "strip")

@@ -78,7 +78,7 @@ def _operators(stage: Stage) -> str:
     sums = sum(name in products for name in stage.operators) - len(named)
     named += ["1 product of values"] if sums == 1 else [f"{sums} products of values"] if sums else []
     shorter = stage.operators.count(summed.__name__)
-    named += [f"{shorter} sums over rows that have not ended"] if shorter else []
+    named += [f"{shorter} sum{'s' * (shorter > 1)} over rows that have not ended"] if shorter else []
     others = [name for name in stage.operators if name not in products | {"shift", summed.__name__}]
     counts = {name: others.count(name) for name in dict.fromkeys(others)}
     named += [name if count == 1 else f"{count} {name}" for name, count in counts.items()]

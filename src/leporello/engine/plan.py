@@ -17,11 +17,11 @@ from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.crossing import Noted
 from leporello.engine.homes import device_of, shared
-from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
 from leporello.engine.sweep import Windows, sweep_of
 from leporello.engine.wiring import Wiring, forward_places, wiring
+from leporello.kernel.expressions import is_drawn_in, is_pointwise
 from leporello.loop.draft import Draft
 from leporello.loop.function import function_of
 from leporello.loop.loop import Loop

@@ -14,11 +14,11 @@ from leporello.engine.cpu.gathering import gathered, in_turn, nothing_else
 from leporello.engine.cpu.library import Built, built
 from leporello.engine.cpu.multiplying import multiplied
 from leporello.engine.cpu.totals import Totals
-from leporello.engine.kernel.decompose import decomposed
-from leporello.engine.kernel.description import Matrix
-from leporello.engine.kernel.lower import kernel_of
-from leporello.engine.kernel.reads import loaded
 from leporello.engine.program import Program, Timed, row_axis, timed_of, without_unread
+from leporello.kernel.decompose import decomposed
+from leporello.kernel.dependencies import loaded
+from leporello.kernel.description import Matrix
+from leporello.kernel.lower import kernel_of
 from leporello.loop.classes import Class
 from leporello.loop.graph import placeholders
 from leporello.loop.stages import Split, Stage

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.kernel.description import Block, Load, Pointwise, Product, Store
-from leporello.engine.kernel.index import Index
-from leporello.engine.kernel.joining import join
-from leporello.engine.kernel.reads import ahead, carried
+from leporello.kernel.dependencies import ahead, carried, join
+from leporello.kernel.description import Block, Index, Load, Pointwise, Product, Store
 from tests.close import assert_close
 from tests.engine.results import Plain, found
-from tests.engine.test_reads import (
+from tests.kernel.test_dependencies import (
     FLOAT,
     HERE,
     NEXT,

@@ -5,9 +5,9 @@ Knows the buffers of a kernel; knows nothing of the statements that use them.
 
 from __future__ import annotations
 
-from leporello.engine.cpu.spelling import TYPES
-from leporello.engine.kernel.description import Buffer, Kernel, Product
-from leporello.engine.kernel.reads import ahead, carried
+from leporello.engine.cpu.c_operators import TYPES
+from leporello.kernel.dependencies import ahead, carried
+from leporello.kernel.description import Buffer, Kernel, Product
 
 PLACES = ("state", "read", "row", "fixed", "next", "write")  # the order of the pointers
 MATRIX_WORDS = 5  # of a matrix, behind them

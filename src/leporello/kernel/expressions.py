@@ -12,16 +12,15 @@ import torch
 from torch import Tensor, fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from leporello.engine.kernel.description import Along, Apply, Constant, Expression, Fetch, Load, Place
-from leporello.engine.kernel.index import Index
-from leporello.engine.kernel.pieces import PIECES
-from leporello.engine.kernel.shapes import dims, dtype_of, refuse, short
-from leporello.engine.kernel.views import PARTS, VIEWS, Places, cast, same
+from leporello.kernel.description import Along, Apply, Constant, Expression, Fetch, Index, Load, Place
+from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
+from leporello.kernel.partial_writes import PIECES
+from leporello.kernel.views import PARTS, VIEWS, Places, cast, same
 from leporello.loop.family import has_rows
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
-    from leporello.engine.kernel.lower import Lowering
+    from leporello.kernel.lower import Lowering
 
 # Operators of one value at the same place.
 UNARY = {

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.kernel.operators import BINARY, POINTWISE, REDUCTIONS, UNARY
-from leporello.engine.kernel.shapes import short
+from leporello.kernel.expressions import BINARY, POINTWISE, REDUCTIONS, UNARY
+from leporello.kernel.fx_nodes import short
 from leporello.loop.family import Family, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
 

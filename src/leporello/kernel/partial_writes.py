@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from leporello.engine.kernel.description import Constant, Expression
-from leporello.engine.kernel.index import Index
-from leporello.engine.kernel.shapes import dims, dtype_of, features, refuse, short
-from leporello.engine.kernel.views import Places, cast
+from leporello.kernel.description import Constant, Expression, Index
+from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, short
+from leporello.kernel.views import Places, cast
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
-    from leporello.engine.kernel.lower import Lowering
+    from leporello.kernel.lower import Lowering
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.kernel.composites import reshaped
-from leporello.engine.kernel.shapes import dims, short
+from leporello.kernel.decomposition_rules import reshaped
+from leporello.kernel.fx_nodes import dims, short
 from leporello.loop.family import has_rows
 from leporello.loop.graph import arguments
 

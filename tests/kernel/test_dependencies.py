@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu.layout import TOGETHER
-from leporello.engine.kernel.description import (
+from leporello.engine.cpu.c_memory import TOGETHER
+from leporello.kernel.dependencies import ahead, loaded, read, written
+from leporello.kernel.description import (
     Along,
     Apply,
     Block,
@@ -17,6 +18,7 @@ from leporello.engine.kernel.description import (
     Constant,
     Expression,
     Fetch,
+    Index,
     Kernel,
     Load,
     Pointwise,
@@ -24,8 +26,6 @@ from leporello.engine.kernel.description import (
     Reduction,
     Store,
 )
-from leporello.engine.kernel.index import Index
-from leporello.engine.kernel.reads import ahead, loaded, read, written
 from tests.close import assert_close
 from tests.engine.results import found
 

@@ -15,12 +15,11 @@ from torch._decomp import decomposition_table
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from leporello.engine.kernel.apart import rows_apart
-from leporello.engine.kernel.composites import COMPOSITES
-from leporello.engine.kernel.convolutions import CONVOLUTIONS
-from leporello.engine.kernel.operators import COVERED
-from leporello.engine.kernel.scattering import SCATTERING
-from leporello.engine.kernel.shapes import short
+from leporello.kernel.decomposition_rules import COMPOSITES, CONVOLUTIONS
+from leporello.kernel.expressions import COVERED
+from leporello.kernel.fx_nodes import short
+from leporello.kernel.scatter_and_sort import SCATTERING
+from leporello.kernel.separate_batch_axis import rows_apart
 from leporello.loop.family import Family
 from leporello.loop.graph import call, copied
 

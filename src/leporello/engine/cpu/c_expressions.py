@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import torch
 
-from leporello.engine.cpu.layout import Layout
-from leporello.engine.cpu.spelling import OF_INTEGERS, POWERS, SPELLING, TYPES, number
-from leporello.engine.kernel.description import (
+from leporello.engine.cpu.c_memory import Layout
+from leporello.engine.cpu.c_operators import OF_INTEGERS, POWERS, SPELLING, TYPES, number
+from leporello.errors import EngineRefusal
+from leporello.kernel.description import (
     Apply,
     Buffer,
     Constant,
@@ -19,7 +20,6 @@ from leporello.engine.kernel.description import (
     Place,
     dtype_of_expression,
 )
-from leporello.errors import EngineRefusal
 
 
 class Body:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from leporello.engine.kernel.description import Apply, Expression, dtype_of_expression
-from leporello.engine.kernel.index import Index, flat, unflat
-from leporello.engine.kernel.shapes import dims, dtype_of, refuse, short
+from leporello.kernel.description import Apply, Expression, Index, dtype_of_expression, flat, unflat
+from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:
-    from leporello.engine.kernel.lower import Lowering
+    from leporello.kernel.lower import Lowering
 
 Places = tuple[Index | None, ...]
 

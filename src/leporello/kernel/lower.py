@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.kernel.description import (
+from leporello.errors import EngineRefusal
+from leporello.kernel.dependencies import alike, join
+from leporello.kernel.description import (
     Block,
     Buffer,
     Expression,
+    Index,
     Kernel,
     Load,
     Matrix,
@@ -25,13 +28,11 @@ from leporello.engine.kernel.description import (
     Product,
     Reduction,
     Store,
+    flat,
 )
-from leporello.engine.kernel.index import Index, flat
-from leporello.engine.kernel.joining import alike, join
-from leporello.engine.kernel.operators import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
-from leporello.engine.kernel.pieces import PIECES, pieces_of
-from leporello.engine.kernel.shapes import dims, dtype_of, features, refuse, row_axis, short
-from leporello.errors import EngineRefusal
+from leporello.kernel.expressions import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
+from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, row_axis, short
+from leporello.kernel.partial_writes import PIECES, pieces_of
 from leporello.loop.classes import Class
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage

@@ -13,7 +13,7 @@ from leporello.gradient.carried import Carried
 from leporello.loop.read import loop_from
 from leporello.rewrite.influence import influence
 from leporello.rewrite.linearize import Linear
-from tests.modules.twins import normal, shaken, state_like
+from tests.nets.twins import normal, shaken, state_like
 from tests.rewrite.running import loop_of
 
 LENGTH, BATCH = 4, 3

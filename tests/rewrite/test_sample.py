@@ -13,7 +13,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.read import loop_from
 from leporello.rewrite import sample
 from leporello.rewrite.choosing import choose, limit, surprise
-from tests.modules.letters import NETS, SIZE, Letters, left, lively, plainly
+from tests.nets.letters import NETS, SIZE, Letters, left, lively, plainly
 from tests.rewrite.running import run
 
 BATCH, STEPS = 3, 11

@@ -18,14 +18,14 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from leporello.analysis.exact import wide, wide_net
 from leporello.analysis.losses import refuse_no_loss, row_by_row
 from leporello.analysis.refusals import refuse_other_nets
+from leporello.call.arguments import Call, understood
+from leporello.call.inputs import Words
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.loop.step import place_of
-from leporello.modules.arguments import Call, understood
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.words import Words
+from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.loss import unreduced
 
 

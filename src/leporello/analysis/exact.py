@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from leporello.analysis.refusals import refuse_other_nets
+from leporello.call.arguments import Call, understood
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
-from leporello.modules.arguments import Call, understood
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 
 def exact(

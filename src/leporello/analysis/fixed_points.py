@@ -22,10 +22,10 @@ from leporello.analysis.searching import Search
 from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
 from leporello.analysis.telling import counted
+from leporello.call.initial_state import state_before
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, batch_of, described, leaves_of, rows
-from leporello.modules.beginning import state_before
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,10 +22,10 @@ from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
 from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
+from leporello.call.inputs import Words
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, leaves_of, map_leaves
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.words import Words
+from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.loss import unreduced
 
 if TYPE_CHECKING:

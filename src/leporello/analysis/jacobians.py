@@ -18,7 +18,7 @@ from leporello.analysis.shown import Shown
 from leporello.analysis.steps import MOST_ROWS, Steps
 from leporello.analysis.telling import counted, told
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

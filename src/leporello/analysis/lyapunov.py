@@ -20,7 +20,7 @@ from leporello.analysis.refusals import refuse_out_of_range
 from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree
 from leporello.loop.step import place_of
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from leporello.analysis.steps import Steps
 from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

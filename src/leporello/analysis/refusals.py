@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from leporello.errors import ArgumentError
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 
 def refuse_other_nets(net: Any) -> None:

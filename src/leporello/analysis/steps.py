@@ -18,14 +18,15 @@ from torch.utils import _pytree as pytree
 
 from leporello.analysis.exact import exact
 from leporello.analysis.layout import Layout
+from leporello.call.plan_cache import rewritten
+from leporello.call.values import values_of
 from leporello.errors import ArgumentError, RowsMeet
 from leporello.loop.function import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree
 from leporello.loop.step import place_of
-from leporello.modules.planning import rewritten, values_of
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 MOST_ROWS = 2**14  # that a step is taken on at once: some ten megabytes for each value of 64 units
 

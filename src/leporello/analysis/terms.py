@@ -25,7 +25,7 @@ from leporello.analysis.steps import Steps
 from leporello.analysis.telling import aligned, some
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,7 @@ from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.loop.picture import animation, diagram, strip_picture
-from leporello.modules.fold import fold
+from leporello.nets.fold import fold
 from leporello.written.blame import blaming
 
 # How a picture becomes a file, by the file's suffix.

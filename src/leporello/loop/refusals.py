@@ -63,7 +63,7 @@ def _refuse_other_forward(cell: nn.Module) -> None:
 def _refuse_networks(cell: nn.Module) -> None:
     """A step holds cells; a network of ours would be traced inside a trace."""
     for path, module in cell.named_modules():
-        if type(module).__module__.startswith("leporello.modules.") and not isinstance(module, Cell):
+        if type(module).__module__.startswith("leporello.nets.") and not isinstance(module, Cell):
             raise UntraceableStep(
                 f"the cell holds a whole network, '{path}'; a step is one step of each of its parts.",
                 cell=place_of(cell),

@@ -18,9 +18,7 @@ from leporello.cells import (
     ZoneoutLSTM,
 )
 from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
-from leporello.loop.cell import Cell
-from leporello.loop.loop import Loop
-from leporello.loop.naming import named
+from leporello.loop.cell import Cell, named
 from leporello.loop.state import detach, rows, to
 from leporello.modules.bidirectional import Bidirectional
 from leporello.modules.check import GradientReport, check_gradients
@@ -37,6 +35,7 @@ from leporello.modules.stack import Stack
 from leporello.modules.stream import stream
 from leporello.modules.summary import Summary
 from leporello.modules.torch_nn import from_torch, to_torch
+from leporello.view.folded_loop import FoldedLoop as Loop
 
 __all__ = [
     "Cell",

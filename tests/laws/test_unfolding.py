@@ -12,10 +12,10 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.engine import reference
-from leporello.loop.function import function_of
-from leporello.loop.read import loop_from
+from leporello.loop.graph import function_of
 from leporello.modules.arguments import understood
 from leporello.modules.planning import values_of
+from leporello.view.folded_loop import loop_from
 from tests.close import assert_same
 from tests.laws.calls import Case, by_plain_loop, cases, draws_of, named, tensors_of
 from tests.laws.examples import cells

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from leporello.analysis.exact import exact
 from leporello.analysis.layout import Layout
 from leporello.errors import ArgumentError, RowsMeet
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree

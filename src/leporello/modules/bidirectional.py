@@ -10,11 +10,11 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
-from leporello.loop.both_ways import BothWays
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.modules.arguments import repacked, understood
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.words import Words
+from leporello.view.bidirectional_view import BothWays
 
 
 class Bidirectional(nn.Module):

@@ -27,8 +27,8 @@ from leporello.engine.in_graph import library
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
+from leporello.loop.cell_tensors import reading, swapped
 from leporello.loop.state import Tree
-from leporello.loop.swap import reading, swapped
 from leporello.modules.arguments import Call, understood
 from leporello.modules.fingerprint import OF_EVERY_MODULE
 from leporello.modules.handles import network_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError
-from leporello.loop.one_step import features_of
+from leporello.loop.cell import features_of
 from leporello.loop.state import Tree, described, leaf_names, leaves_of
 from leporello.loop.step import place_of
 from leporello.modules.words import Words

@@ -17,11 +17,11 @@ from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import place_of
-from leporello.loop.swap import alone
 from leporello.loop.trace import trace
 from leporello.modules.arguments import Call
 from leporello.modules.fingerprint import autocast_mode, fingerprint, structure

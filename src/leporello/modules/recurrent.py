@@ -27,6 +27,7 @@ from leporello.modules.handles import handle_of
 from leporello.modules.passes import passing_of
 from leporello.modules.planning import Planner, begun, keep, rewritten, values_of
 from leporello.modules.warm import Warm, form_of
+from leporello.view.folded_loop import FoldedLoop
 
 
 class Recurrent(nn.Module):
@@ -181,10 +182,10 @@ class Recurrent(nn.Module):
         plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
         return explanation(plan, choice, self.gradient, call.length, call.batch)
 
-    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
+    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""
         call = self._understood(inputs, state, **arguments)
-        return rewritten(self._planner.loop(self.cell, call), self.cell, call)
+        return FoldedLoop.of(rewritten(self._planner.loop(self.cell, call), self.cell, call))
 
     @property
     def clipped(self) -> float | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from leporello.loop.cell_tensors import reading
 from leporello.loop.state import Tree
-from leporello.loop.swap import reading
 from leporello.modules.arguments import Call
 
 if TYPE_CHECKING:

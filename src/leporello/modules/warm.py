@@ -21,9 +21,9 @@ from leporello.errors import LeporelloError
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import reading
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, leaves_of
-from leporello.loop.swap import reading
 from leporello.modules.arguments import Call
 from leporello.modules.beginning import fresh, initial_of
 from leporello.modules.fingerprint import autocast_mode

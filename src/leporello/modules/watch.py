@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leporello.loop.refusals import HOOKS
+from leporello.loop.step_checks import HOOKS
 from leporello.modules.fingerprint import OF_EVERY_MODULE, plain
 
 _UNCHANGING = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)

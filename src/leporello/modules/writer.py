@@ -14,8 +14,8 @@ from leporello.engine import bridge
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
+from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
-from leporello.loop.swap import alone
 from leporello.modules.arguments import Call
 from leporello.modules.choosing import Choosing
 from leporello.modules.gather import Gathering, gathering

@@ -17,7 +17,7 @@ from leporello.engine.kernel.index import Index
 from leporello.engine.kernel.pieces import PIECES
 from leporello.engine.kernel.shapes import dims, dtype_of, refuse, short
 from leporello.engine.kernel.views import PARTS, VIEWS, Places, cast, same
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:

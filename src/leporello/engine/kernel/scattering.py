@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from leporello.engine.kernel.composites import reshaped
 from leporello.engine.kernel.shapes import dims, short
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 aten = torch.ops.aten

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.crossing import clipped
-from leporello.loop.classes import is_part
 from leporello.loop.graph import arguments
+from leporello.loop.value_classes import is_part
 from leporello.modules.finite.origin import Origin, kind_of, made_by
 from leporello.modules.finite.window import Window, evaluated
 

@@ -29,9 +29,9 @@ from leporello.gradient.carried import Carried
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import reading
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, leaves_of
-from leporello.loop.swap import reading
 
 Run = tuple[Tree, Tree]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.loop.refusals import HOOKS
 from leporello.loop.state import Tree
+from leporello.loop.step_checks import HOOKS
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 

@@ -35,8 +35,8 @@ from leporello.engine.in_graph import library
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
+from leporello.loop.cell_tensors import reading, swapped
 from leporello.loop.state import Tree
-from leporello.loop.swap import reading, swapped
 
 SOME = "some"  # in the place of an attribute that is compared by what it is
 _process = uuid.uuid4().hex

@@ -20,13 +20,13 @@ from leporello.kernel.expressions import COVERED
 from leporello.kernel.fx_nodes import short
 from leporello.kernel.scatter_and_sort import SCATTERING
 from leporello.kernel.separate_batch_axis import rows_apart
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call, copied
 
 OWN: dict[str, Callable[[fx.Node], Callable[..., Any] | None]] = {**COMPOSITES, **SCATTERING, **CONVOLUTIONS}
 
 
-def decomposed(graph: fx.Graph, family: Family) -> fx.Graph:
+def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
     """A copy of a graph in which every operator that can be is made of those that kernels cover."""
     graph, _ = copied(graph)
     next(iter(graph.nodes)).meta.setdefault("val", family.rows)
@@ -36,7 +36,7 @@ def decomposed(graph: fx.Graph, family: Family) -> fx.Graph:
     return graph
 
 
-def _replace_all(graph: fx.Graph, family: Family) -> None:
+def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
     waiting = [node for node in graph.nodes if node.op == "call_function"]
     while waiting:
         node = waiting.pop(0)
@@ -56,7 +56,7 @@ def _rule(node: fx.Node) -> Callable[..., Any] | None:
     return decomposition_table.get(target)
 
 
-def _replaced(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: Family) -> list[fx.Node]:
+def _replaced(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: FakeTensorFamily) -> list[fx.Node]:
     """Put what an operator is made of in its place; the new operators."""
     leaves = list(node.all_input_nodes)
     inner = _traced(node, leaves, rule, family)
@@ -93,7 +93,9 @@ def _replaced(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: 
     return made
 
 
-def _traced(node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: Family) -> fx.Graph | None:
+def _traced(
+    node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: FakeTensorFamily
+) -> fx.Graph | None:
     """What a rule does with an operator's arguments; None if it does not fit, decides by rows, or writes."""
     order = {leaf: index for index, leaf in enumerate(leaves)}
 

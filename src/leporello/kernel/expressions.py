@@ -16,7 +16,7 @@ from leporello.kernel.description import Along, Apply, Constant, Expression, Fet
 from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
 from leporello.kernel.partial_writes import PIECES
 from leporello.kernel.views import PARTS, VIEWS, Places, cast, same
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 if TYPE_CHECKING:

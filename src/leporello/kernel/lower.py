@@ -33,9 +33,9 @@ from leporello.kernel.description import (
 from leporello.kernel.expressions import COSTLY, FETCHING, FREE, REDUCTIONS, expression_of, reduction_of
 from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, row_axis, short
 from leporello.kernel.partial_writes import PIECES, pieces_of
-from leporello.loop.classes import Class
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
 
 REALS = (torch.float32, torch.float64)
 TYPES = (*REALS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -93,9 +93,9 @@ class Lowering:
             kind = self.split.classes[read]
             if not isinstance(node.meta.get("val"), Tensor):
                 continue
-            if kind is Class.VARYING:
+            if kind is ValueClass.VARYING:
                 self.home[node] = self._add(node.name, "read", features(node), dtype_of(node))
-            elif kind is Class.TIMELESS:
+            elif kind is ValueClass.TIMELESS:
                 self.home[node] = self._add(node.name, "row", features(node), dtype_of(node))
             else:
                 self.home[node] = self._add(node.name, "fixed", node.meta["val"].shape, dtype_of(node))

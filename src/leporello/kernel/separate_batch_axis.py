@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from leporello.kernel.expressions import BINARY, POINTWISE, REDUCTIONS, UNARY
 from leporello.kernel.fx_nodes import short
-from leporello.loop.family import Family, clean_row_axis, has_rows
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ SAME = {"clone", "alias", "detach", "stop", "_to_copy", "convert_element_type", 
 SHAPED = {"view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"}
 
 
-def rows_apart(graph: fx.Graph, family: Family) -> fx.Graph:
+def rows_apart(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
     """A copy of a graph with every axis of rows and features parted, as far as can be."""
     graph, _ = copied(graph)
     parting = _Parting(graph, family)
@@ -45,7 +45,7 @@ class _Parting:
     parted   for a value with such an axis: the value with its factors as axes, and which axis is made of which
     """
 
-    def __init__(self, graph: fx.Graph, family: Family) -> None:
+    def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
         self.graph, self.family = graph, family
         self.rows = next(iter(graph.nodes))
         self.parted: dict[fx.Node, tuple[fx.Node, Layout]] = {}

@@ -21,9 +21,9 @@ from leporello.engine import bridge
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
+from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, described, detach
-from leporello.loop.swap import alone
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P, sample
 from leporello.rewrite.tabulate import LARGEST, tabulate

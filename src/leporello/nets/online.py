@@ -23,8 +23,8 @@ from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.forward import ForwardMethod, plainly
 from leporello.gradient.method import Method
+from leporello.loop.cell_tensors import reading
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
-from leporello.loop.swap import reading
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.linearize import Key, arriving, key, total
 

@@ -5,13 +5,9 @@ A true value that is fed back goes in too, from the step before where the state 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leporello.draw.picture import Name
-from leporello.loop.diagram import RESETS, Diagram, Edge, Vertex, is_target, origins, shown, told_apart
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
+from leporello.loop.loop import Loop
+from leporello.view.diagram import RESETS, Diagram, Edge, Vertex, is_target, origins, shown, told_apart
 
 FED = "call.target"
 

@@ -1,4 +1,4 @@
-"""`Family`: the stand-in tensors of one trace, all of whose batches are one symbol.
+"""`FakeTensorFamily`: the stand-in tensors of one trace, all of whose batches are one symbol.
 
 A Loop and all its rewrites belong to one family, so that a rewrite can compute the shape of what it adds.
 Knows symbolic shapes; knows nothing of steps.
@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 _SIZES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the batch a trace imagines: the first that is no feature size
 
 
-class Family:
+class FakeTensorFamily:
     """One symbol for the number of rows, and tensors without data that carry it.
 
     taken   feature sizes, which the number of rows imagined by a trace must not be confused with

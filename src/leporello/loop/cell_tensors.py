@@ -1,19 +1,65 @@
-"""A step writes to nothing it shares with other steps: not to parameters, buffers or attributes.
+"""A cell with other tensors in the place of its parameters and buffers, for as long as a block runs.
 
-A graph is made of one run of the step, so a write would happen once, while tracing, and never again. Knows modules and
-operators that write; knows nothing of graphs.
+Each slot is exchanged once, however often its module or its tensor is shared, and put back whatever happens. Meanwhile
+no other thread may read the cell: whoever reads one is `alone`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
+
+reading = threading.RLock()
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def alone(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """One thread at a time in all functions so marked: those that read a cell, and the one that swaps."""
+
+    @functools.wraps(function)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        with reading:
+            return function(*args, **options)
+
+    return run
+
+
+@contextmanager
+def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
+    """Put tensors in the place of those whose `id` they are listed under."""
+    slots: list[tuple[dict[str, Any], str, Tensor]] = [
+        (table, name, value)
+        for module in cell.modules()
+        for table in (module._parameters, module._buffers)
+        for name, value in table.items()
+        if value is not None and id(value) in instead
+    ]
+    try:
+        for table, name, value in slots:
+            table[name] = instead[id(value)]
+        _lists_in_step(cell)
+        yield
+    finally:
+        for table, name, value in slots:
+            table[name] = value
+        _lists_in_step(cell)
+
+
+def _lists_in_step(cell: nn.Module) -> None:
+    """torch.nn's recurrent modules keep a list of their parameters beside the table."""
+    for module in cell.modules():
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
 
 _INSTEAD = (
     "make it a state leaf: what a step hands on to the next is state; "

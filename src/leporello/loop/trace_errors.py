@@ -5,25 +5,29 @@ Knows the errors of torch's stand-in tensors; knows nothing of the rules of a st
 
 from __future__ import annotations
 
+import linecache
 import logging
 import re
+import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode
 
 from leporello.errors import ArgumentError, DeviceMismatch, LeporelloError, UntraceableStep
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.state import described
 from leporello.loop.step import place_of
 
@@ -36,7 +40,7 @@ _ONCE = "numbers differ from row to row and from step to step, and the graph of 
 
 
 @contextmanager
-def translated(cell: nn.Module, sequences: Named, states: Named, family: Family) -> Iterator[None]:
+def translated(cell: nn.Module, sequences: Named, states: Named, family: FakeTensorFamily) -> Iterator[None]:
     """What fails inside is raised in the form of our errors, with the cell and the user's line."""
     try:
         with mock.patch.object(torch.autograd.Function, "apply", _refuse_function()), _quiet():
@@ -50,7 +54,7 @@ def translated(cell: nn.Module, sequences: Named, states: Named, family: Family)
         raise found from error
 
 
-def _in_words(error: Exception, sequences: Named, states: Named, family: Family) -> LeporelloError:
+def _in_words(error: Exception, sequences: Named, states: Named, family: FakeTensorFamily) -> LeporelloError:
     said = str(error)
     if isinstance(error, DynamicOutputShapeException):
         return UntraceableStep(
@@ -96,7 +100,7 @@ def _rows_text(leaves: Named) -> str:
     )
 
 
-def _first_line(error: Exception, family: Family) -> str:
+def _first_line(error: Exception, family: FakeTensorFamily) -> str:
     """What torch says, in one line, with the batch in the place of its symbol."""
     line = (str(error).splitlines() or [""])[0]
     if not isinstance(family.rows, int):
@@ -165,3 +169,33 @@ def is_users(filename: str) -> bool:
 
 def _is_foreign(filename: str) -> bool:
     return not filename.startswith((_TORCH, _OURS))
+
+
+class Lines(TorchFunctionMode):
+    """While it is on, operators of the graph that is traced get the user's line as `meta["line"]`."""
+
+    def __torch_function__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
+        mode = get_proxy_mode()
+        if mode is None:
+            return func(*args, **(kwargs or {}))
+        graph: fx.Graph = mode.tracer.graph
+        before = graph._root.prev
+        result = func(*args, **(kwargs or {}))
+        made, line = graph._root.prev, None
+        while made is not before and made is not graph._root:
+            line = line or _line()
+            made.meta.setdefault("line", line)
+            made = made.prev
+        return result
+
+
+def _line() -> str | None:
+    """`my_cell.py, line 12: y = torch.remainder(x, 2)`, of the innermost frame that is the user's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            text = linecache.getline(name, frame.f_lineno).strip()
+            return f"{Path(name).name}, line {frame.f_lineno}" + (f": {text}" if text else "")
+        frame = frame.f_back
+    return None

@@ -6,19 +6,17 @@ parameter's product reads or that feed several other vertices. Everything else i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import fx
 
 from leporello.draw.picture import Name
-from leporello.loop.classes import is_view
-from leporello.loop.cycles import values_on_cycles
-from leporello.loop.diagram import (
+from leporello.loop.loop import Loop
+from leporello.loop.value_classes import is_view, values_on_cycles
+from leporello.view.diagram import (
     RESETS,
     Diagram,
     Edge,
-    Role,
     Vertex,
+    VertexRole,
     asked_at_the_end,
     held_results,
     is_target,
@@ -28,9 +26,6 @@ from leporello.loop.diagram import (
     timed,
     told_apart,
 )
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
 
 MOST = 3  # matrices written out on one edge
 
@@ -87,7 +82,7 @@ def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict
     found: dict[fx.Node, Vertex] = {}
     names = shown([port.name for port in loop.inputs if port.kind in ("sequence", "state")])
 
-    def add(node: fx.Node, name: Name, role: Role, key: str, told: str = "") -> None:
+    def add(node: fx.Node, name: Name, role: VertexRole, key: str, told: str = "") -> None:
         if node not in found:
             found[node] = Vertex(key, name, role, stepwise=node in stepwise, tooltip=told or _size(node))
 

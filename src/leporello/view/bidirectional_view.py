@@ -10,15 +10,16 @@ from typing import Any
 
 from leporello.draw.picture import Name, Picture
 from leporello.draw.svg import Svg
-from leporello.loop.diagram import Diagram, Edge, Vertex
 from leporello.loop.loop import Loop
-from leporello.loop.picture import Detail, Drawn, animation, diagram, loop_picture, strip_picture
+from leporello.loop.unfold import unfold
+from leporello.view.diagram import Diagram, Edge, Vertex
+from leporello.view.drawable import Detail, Drawable, animation, diagram, loop_picture, strip_picture
 
 ARROWS = {"ahead": "→", "back": "←"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BothWays(Drawn):
+class BothWays(Drawable):
     """A bidirectional net, folded: what reads ahead has → below its names, what reads back ←.
 
     ahead, back   the two loops
@@ -44,12 +45,12 @@ class BothWays(Drawn):
 
     def unfold(self, steps: int) -> BothStrips:
         """The strip of so many steps, to be drawn."""
-        self.ahead.unfold(steps)  # refuses what is no length
+        unfold(self.ahead, steps)  # refuses what is no length
         return BothStrips(self, steps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BothStrips(Drawn):
+class BothStrips(Drawable):
     """A bidirectional net, unfolded."""
 
     net: BothWays

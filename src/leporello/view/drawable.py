@@ -7,7 +7,7 @@ Knows the details one can ask for; views of the step are made in `textbook`, `op
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from leporello.draw.animate import animated
 from leporello.draw.dot import dot
@@ -16,21 +16,18 @@ from leporello.draw.picture import Picture
 from leporello.draw.svg import Svg, svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
-from leporello.loop.arrows import with_gradient
-from leporello.loop.diagram import Diagram
-from leporello.loop.operators import operators
-from leporello.loop.strip import Strip, Times, folded, unfolded
-from leporello.loop.textbook import textbook
-from leporello.loop.whole import whole
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
+from leporello.loop.loop import Loop
+from leporello.view.diagram import Diagram
+from leporello.view.function_view import whole
+from leporello.view.operator_view import operators
+from leporello.view.strip import Strip, Times, folded, unfolded, with_gradient
+from leporello.view.textbook_view import textbook
 
 Detail = Literal["textbook", "operators", "function"]
 LEGEND = {"stepwise": "step by step", "at once": "all steps at once"}
 
 
-class Drawn:
+class Drawable:
     """What can be drawn: `picture(detail, ...)` as SVG, DOT, Mermaid and, printed, in the terminal."""
 
     def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:

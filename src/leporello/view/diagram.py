@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import fx
 
 from leporello.draw.picture import Name, Shape
+from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
-
-Role = Literal["input", "target", "state", "value", "parameter"]
+VertexRole = Literal["input", "target", "state", "value", "parameter"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Vertex:
 
     key: str
     name: Name
-    role: Role = "value"
+    role: VertexRole = "value"
     shape: Shape = "circle"
     stepwise: bool = False
     tooltip: str = ""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leporello.errors import ArgumentError, DeviceMismatch, StateMismatch, UntraceableStep
 from leporello.loop.cell import Cell
 from leporello.loop.draws import Draw
-from leporello.loop.family import Family, clean_row_axis
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
 from leporello.loop.state import described
 from leporello.loop.step import FunctionCell, place_of
 
@@ -190,7 +190,7 @@ def refuse_states(cell: nn.Module, before: Named, after: Sequence[Tensor], stand
             )
 
 
-def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: Family) -> None:
+def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: FakeTensorFamily) -> None:
     """An output has the batch in front."""
     for name, leaf in zip(names, outputs, strict=True):
         if leaf is None:
@@ -211,7 +211,7 @@ def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: Fami
             )
 
 
-def refuse_shared_draw(draw: Draw, family: Family) -> None:
+def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
     """Random numbers belong to a row each."""
     if not _has_batch(draw, family):
         sizes = ", ".join(str(size) if isinstance(size, int) else "batch" for size in draw.shape)
@@ -223,7 +223,7 @@ def refuse_shared_draw(draw: Draw, family: Family) -> None:
         )
 
 
-def _has_batch(value: Any, family: Family) -> bool:
+def _has_batch(value: Any, family: FakeTensorFamily) -> bool:
     if not len(value.shape):
         return False
     if family.decided():  # the batch is a plain number in this trace

@@ -6,18 +6,16 @@ branch off.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, fx
 
 from leporello.draw.picture import Name
-from leporello.loop.classes import is_part, is_view
-from leporello.loop.cycles import values_on_cycles
-from leporello.loop.diagram import (
+from leporello.loop.loop import Loop
+from leporello.loop.value_classes import is_part, is_view, values_on_cycles
+from leporello.view.diagram import (
     Diagram,
     Edge,
-    Role,
     Vertex,
+    VertexRole,
     asked_at_the_end,
     held_results,
     is_target,
@@ -25,9 +23,6 @@ from leporello.loop.diagram import (
     shown,
     spelling,
 )
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
 
 # How an operator is written; others by their own names.
 SYMBOLS = {
@@ -164,7 +159,7 @@ class _Operators:
         elif port.kind == "invariant":
             self.vertices[key] = Vertex(key, name, "parameter", "parameter")
         else:
-            role: Role = "target" if is_target(self.loop, port) else "input"
+            role: VertexRole = "target" if is_target(self.loop, port) else "input"
             self.vertices[key] = Vertex(key, Name("y") if role == "target" else name, role, "box")
         return key
 

@@ -7,19 +7,21 @@ fresh memory become what they stand for. Knows ATen spellings; knows nothing of 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from leporello.loop.family import Family
-from leporello.loop.graph import arguments, call, placeholders
-from leporello.loop.stop import stop
+from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.graph import arguments, call, placeholders, stop
+from leporello.loop.port import Port
 
 aten = torch.ops.aten
 
 
-def tidy(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, Tensor]:
+def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> dict[str, Tensor]:
     """Clean a fresh graph in place; give the constants it holds, now placeholders behind the others."""
     constants = _constants_as_placeholders(graph, module, family)
     for node in list(graph.nodes):
@@ -35,7 +37,7 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, T
     return constants
 
 
-def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: Family) -> dict[str, Tensor]:
+def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> dict[str, Tensor]:
     constants: dict[str, Tensor] = {}
     last = placeholders(graph)[-1]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
@@ -51,7 +53,7 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
     return constants
 
 
-def _stands_for(graph: fx.Graph, node: fx.Node, family: Family) -> Any:
+def _stands_for(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> Any:
     """The value a node merely repeats, None if it does something."""
     if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default):
         return node.args[0]
@@ -89,7 +91,7 @@ _SHAPED_LIKE: dict[Any, int | None] = {
 }
 
 
-def _constant(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node | None:
+def _constant(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
     """The same constant made of its sizes alone; None if rows are part of a size."""
     shape, rows = node.meta["val"].shape, placeholders(graph)[0]
     if not all(isinstance(size, int) or size.node.expr.is_symbol for size in shape):
@@ -101,7 +103,7 @@ def _constant(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node | None:
         return call(graph, family, aten.full.default, sizes, arguments(node)[-1] if value is None else value, **options)
 
 
-def _copied(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node:
+def _copied(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node:
     """A copy onto memory of known shape and dtype is its source, spread and cast."""
     onto, source = arguments(node)[:2]
     wanted, value = onto.meta["val"], source.meta["val"]
@@ -111,3 +113,41 @@ def _copied(graph: fx.Graph, node: fx.Node, family: Family) -> fx.Node:
         if str(value.shape) != str(wanted.shape):
             source = call(graph, family, aten.expand_as.default, source, onto)
     return source
+
+
+class Unasserted(TorchDispatchMode):
+    """While active, what only checks is left out."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func._schema.returns and not func._schema.is_mutable:
+            return None
+        return func(*args, **(kwargs or {}))
+
+
+def label_all(
+    graph: fx.Graph, inputs: Sequence[Port], placeholders: Sequence[fx.Node], heard: Mapping[str, fx.Node]
+) -> None:
+    """Give inputs their ports' names and named values the user's; an unnamed value keeps its operator's."""
+    for port, node in zip(inputs, placeholders, strict=True):
+        node.meta["label"] = port.name
+    for name, node in heard.items():
+        if node.op != "placeholder":
+            node.meta["label"] = name
+    taken: set[str] = set()
+    for node in graph.nodes:
+        if node.op != "output":
+            wish = _identifier(node.meta.get("label") or node.name)
+            node.name = _free(wish if node.op != "placeholder" or node.meta.get("label") else "rows", taken)
+
+
+def _identifier(name: str) -> str:
+    spelt = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
+    return spelt if spelt[:1].isalpha() or spelt[:1] == "_" else f"v{spelt}"
+
+
+def _free(wish: str, taken: set[str]) -> str:
+    name, count = wish, 1
+    while name in taken:
+        name, count = f"{wish}_{count}", count + 1
+    taken.add(name)
+    return name

@@ -141,7 +141,7 @@ def features_of(cell: nn.Module) -> int | None:
 
 @functools.cache
 def _is_ours(kind: type) -> bool:
-    return any(base.__module__.startswith(("leporello.cells.", "leporello.modules.")) for base in kind.__mro__)
+    return any(base.__module__.startswith(("leporello.cells.", "leporello.nets.")) for base in kind.__mro__)
 
 
 def refuse_row(cell: nn.Module, x: Any, state: Any) -> None:

@@ -15,19 +15,17 @@ import torch
 from torch import Tensor
 
 from leporello.analysis.asked import Asked
-from leporello.analysis.bars import draw_bars, height_of
 from leporello.analysis.cost import peak_bytes
 from leporello.analysis.html import table
-from leporello.analysis.paper import headed, sheets
 from leporello.analysis.progress import watched
 from leporello.analysis.sampled import Sampled
-from leporello.analysis.shown import Shown
 from leporello.analysis.telling import aligned, counted, duration, listed, share, size, told
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree
 from leporello.loop.step import place_of
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import Plottable, axes_side_by_side, bar_chart, bar_chart_height, verdict_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +73,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BiasAndVariance(Shown):
+class BiasAndVariance(Plottable):
     """The methods beside the exact gradient.
 
     rows         one for each method, in the order they were given
@@ -128,16 +126,17 @@ class BiasAndVariance(Shown):
         ax   four axes of matplotlib to draw on; by default a figure of its own
         """
         names = [row.name for row in self.rows]
-        figure, (bias, scatter, time, memory) = sheets(ax, 4, 11.0, height_of(names))
+        figure, (bias, scatter, time, memory) = axes_side_by_side(ax, 4, 11.0, bar_chart_height(names))
         errors = [row.standard_error for row in self.rows]
         relative = "relative to the exact gradient"
-        draw_bars(bias, names, [row.bias for row in self.rows], share, "Bias", relative, errors)
+        bar_chart(bias, names, [row.bias for row in self.rows], share, "Bias", relative, errors)
         deviations = [math.sqrt(row.variance) for row in self.rows]
-        draw_bars(scatter, None, deviations, share, "Scatter of one draw", relative)
-        draw_bars(time, None, [row.seconds for row in self.rows], duration, "Time", "of one gradient")
+        bar_chart(scatter, None, deviations, share, "Scatter of one draw", relative)
+        bar_chart(time, None, [row.seconds for row in self.rows], duration, "Time", "of one gradient")
         bytes_there = [math.nan if row.bytes is None else float(row.bytes) for row in self.rows]
-        draw_bars(memory, None, bytes_there, size, "Memory", "at the peak, beyond the outputs")
-        headed(figure, ax is None, self.verdict, 118)
+        bar_chart(memory, None, bytes_there, size, "Memory", "at the peak, beyond the outputs")
+        if ax is None:
+            verdict_title(figure, self.verdict, 118)
         return figure
 
 

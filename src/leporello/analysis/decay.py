@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from leporello.analysis.telling import counted, told
 from leporello.analysis.trend import SHARE_LEFT, Trend, left_of, relative
 from leporello.plotting import (
     GREY,
@@ -26,6 +25,7 @@ from leporello.plotting import (
     named_level,
     positive_or_nan,
 )
+from leporello.text_table import format_rate, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def draw_decay(
     lags = torch.arange(len(left))
     singles = _singles(sizes)
     for index, curve in enumerate(singles):
-        label = None if index else f"single {counted(2, single).split()[1]}"
+        label = None if index else f"single {plural(single)}"
         ax.plot(lags[: len(curve)], curve, color=PALE, linewidth=0.8, zorder=1, label=label)
     point = "o" if len(left) == 1 else ""
     ax.plot(lags, positive_or_nan(left), color=INK, linewidth=1.9, marker=point, label="all of them", zorder=4)
@@ -59,7 +59,7 @@ def draw_decay(
     fit = torch.empty(0)
     if trend.rate == trend.rate and len(left) > 1:
         fit = _level(left, trend.rate) * trend.rate ** lags[: trend.ends].double()
-        label = f"{told(trend.rate)} a step"
+        label = f"{format_rate(trend.rate)} a step"
         ax.plot(lags[: trend.ends], fit, color=RED, linewidth=1.3, linestyle=FITTED, label=label, zorder=5)
     label_axes(ax, "steps back", f"relative to the {single}'s own step", title)
     log_axis_powers_of_ten(ax, [left, *parts.values(), *singles, fit, torch.ones(1)])

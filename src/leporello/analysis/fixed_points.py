@@ -19,12 +19,12 @@ from leporello.analysis.progress import watched
 from leporello.analysis.refusals import refuse_other_nets
 from leporello.analysis.searching import Search
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, batch_of, described, leaves_of, rows
 from leporello.modules.beginning import state_before
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, verdict_title
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ class FixedPoints(Plottable):
             more = ", ..." if self.points.shape[1] > 4 else ""
             lines.append(
                 f"  {self.kinds[index]:<9}  largest |eigenvalue| {self.eigenvalues[index, 0].abs().item():.3f}  "
-                f"from {counted(int(self.found[index]), 'start')}  ({values}{more})"
+                f"from {format_count(int(self.found[index]), 'start')}  ({values}{more})"
             )
         if len(self) > SHOWN:
             lines.append(f"  and {len(self) - SHOWN} more")

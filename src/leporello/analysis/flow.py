@@ -18,7 +18,6 @@ from leporello.analysis.decay import draw_decay
 from leporello.analysis.exact import wide
 from leporello.analysis.losses import refuse_no_loss, row_by_row
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, leaves_of, map_leaves
@@ -26,6 +25,7 @@ from leporello.modules.recurrent import Recurrent
 from leporello.modules.words import Words
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
 from leporello.rewrite.loss import unreduced
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ class GradientFlow(Plottable):
         gains = self.gains[self.gains.isfinite()].tolist()
         if gains and f"{min(gains):.2f}" != f"{max(gains):.2f}":
             lines.append(f"  one step multiplies it by {min(gains):.2f} to {max(gains):.2f}, depending on the step")
-        lines.append(f"  {counted(len(self.norms), 'loss')} over {counted(self.batch, 'row')}, in float64")
+        lines.append(f"  {format_count(len(self.norms), 'loss')} over {format_count(self.batch, 'row')}, in float64")
         return "\n".join(lines)
 
     __repr__ = __str__

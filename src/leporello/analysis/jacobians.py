@@ -14,7 +14,6 @@ from torch import Tensor
 
 from leporello.analysis.progress import watched
 from leporello.analysis.steps import MOST_ROWS, Steps
-from leporello.analysis.telling import counted, told
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import (
@@ -30,6 +29,7 @@ from leporello.plotting import (
     log_axis_powers_of_ten,
     verdict_title,
 )
+from leporello.text_table import format_count, format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ class Jacobians(Plottable):
     def verdict(self) -> str:
         """What they say, in a sentence."""
         radius, most = self.radius, self.singular[..., 0]
-        mean = told(radius.mean().item())
+        mean = format_rate(radius.mean().item())
         if most.max() <= 1:
             return f"no step stretches any change of the state (mean spectral radius {mean})"
         if radius.max() <= 1:
@@ -87,9 +87,8 @@ class Jacobians(Plottable):
         ):
             low, high = values.min().item(), values.max().item()
             lines.append(f"  {name:<24} from {low:.3g} to {high:.3g}")
-        lines.append(
-            f"  {counted(length, 'step')} over {counted(batch, 'row')}, {counted(numbers, 'number')} ({leaves})"
-        )
+        where = f"{format_count(length, 'step')} over {format_count(batch, 'row')}"
+        lines.append(f"  {where}, {format_count(numbers, 'number')} ({leaves})")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -14,11 +14,11 @@ from torch import Tensor
 from leporello.analysis.carried import ahead, back
 from leporello.analysis.decay import draw_decay
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ class Reach(Plottable):
             [
                 f"{self.verdict}.",
                 *left_table({"left": self.left}),
-                f"  {counted(len(self.sizes), 'step')} over {counted(self.batch, 'row')}, in float64",
+                f"  {format_count(len(self.sizes), 'step')} over {format_count(self.batch, 'row')}, in float64",
             ]
         )
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from leporello.analysis.progress import watched
 from leporello.analysis.refusals import refuse_out_of_range
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import aligned, some
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
@@ -38,6 +37,7 @@ from leporello.plotting import (
     positive_or_nan,
     verdict_title,
 )
+from leporello.text_table import plain_table, round_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,9 +78,9 @@ class Terms(Plottable):
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}."]
-        counts = some(self.t)
+        counts = round_numbers(self.t)
         missing = [f"{self.cut[m].item():.1%}" for m in counts]
-        lines += aligned({"last terms kept": [str(m) for m in counts], "missing": missing})
+        lines.append(plain_table([["last terms kept", *map(str, counts)], ["missing", *missing]], indent=2))
         lines.append(f"  their sum differs from the whole by {self.error:.0e}")
         lines.append(f"  parameters: {', '.join(self.terms)}")
         return "\n".join(lines)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.tasks import Task
-from leporello.analysis import cost
+from leporello.analysis import measured_cost as cost
 
 
 def peak_bytes(task: Task) -> int:

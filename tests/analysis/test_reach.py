@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.analysis import carried, reach
+from leporello.analysis import reach
 from leporello.analysis import reach as reach_function
+from leporello.analysis import sweeps as carried
 from leporello.analysis.reach import _ahead, _back
-from leporello.analysis.steps import Steps
+from leporello.analysis.step_by_step import Steps
 from tests.analysis.nets import RADII, example, linear, normal, orthogonal, slow_reach
 from tests.cells.examples import KINDS
 

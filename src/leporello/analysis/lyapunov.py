@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from leporello.analysis.arguments import refuse_out_of_range
 from leporello.analysis.jacobians import jacobian_at
-from leporello.analysis.progress import watched
-from leporello.analysis.refusals import refuse_out_of_range
-from leporello.analysis.steps import Steps
+from leporello.analysis.progress_bar import watched
+from leporello.analysis.step_by_step import Steps
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import (

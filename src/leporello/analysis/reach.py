@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.carried import ahead, back
-from leporello.analysis.decay import draw_decay
-from leporello.analysis.steps import Steps
-from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
+from leporello.analysis.step_by_step import Steps
+from leporello.analysis.sweeps import ahead, back
+from leporello.analysis.trend import Trend, draw_decay, left_of, left_table, relative, trend_of
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title

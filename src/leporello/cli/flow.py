@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from leporello.analysis.flow import gradient_flow
+from leporello.analysis.gradient_flow import gradient_flow
 from leporello.analysis.trend import left_of
 from leporello.cli.explain import described
 from leporello.cli.measuring import mean_square, plot_files, random_subject, tell

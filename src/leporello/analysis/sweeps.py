@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leporello.analysis.progress import watched
-from leporello.analysis.steps import MOST_ROWS, Steps
+from leporello.analysis.progress_bar import watched
+from leporello.analysis.step_by_step import MOST_ROWS, Steps
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.asked import Asked
-from leporello.analysis.cost import peak_bytes
-from leporello.analysis.progress import watched
-from leporello.analysis.sampled import Sampled
+from leporello.analysis.gradient_samples import Asked, Sampled
+from leporello.analysis.measured_cost import peak_bytes
+from leporello.analysis.progress_bar import watched
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree

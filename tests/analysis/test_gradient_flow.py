@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.analysis import carried, gradient_flow
-from leporello.analysis.steps import Steps
+from leporello.analysis import gradient_flow
+from leporello.analysis import sweeps as carried
+from leporello.analysis.step_by_step import Steps
 from tests.analysis.nets import RADII, WITH_STATE, elman, example, linear, normal, orthogonal, slow_flow
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}  # float64; norms of order 1

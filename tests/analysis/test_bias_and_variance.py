@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import leporello as lp
-from leporello.analysis import BiasAndVariance, bias_and_variance, cost
-from leporello.analysis.cost import peak_bytes
-from leporello.analysis.sampled import TIMED, Sampled
+from leporello.analysis import BiasAndVariance, bias_and_variance
+from leporello.analysis import measured_cost as cost
+from leporello.analysis.gradient_samples import TIMED, Sampled
+from leporello.analysis.measured_cost import peak_bytes
 from leporello.engine import memory
 from leporello.errors import ArgumentError
 from leporello.gradient import Method

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.analysis import fixed_points, gradient_flow, jacobians, reach, terms
-from leporello.analysis.steps import Steps
+from leporello.analysis.step_by_step import Steps
 from tests.analysis.nets import example, normal, sizes, slow_flow
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from leporello.analysis import progress
-from leporello.analysis.progress import watched
+from leporello.analysis import progress_bar as progress
+from leporello.analysis.progress_bar import watched
 
 
 class Terminal(io.StringIO):

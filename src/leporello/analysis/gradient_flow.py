@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.carried import back
-from leporello.analysis.decay import draw_decay
-from leporello.analysis.exact import wide
-from leporello.analysis.losses import refuse_no_loss, row_by_row
-from leporello.analysis.steps import Steps
-from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
+from leporello.analysis.arguments import refuse_no_loss, row_by_row, wide
+from leporello.analysis.step_by_step import Steps
+from leporello.analysis.sweeps import back
+from leporello.analysis.trend import Trend, draw_decay, left_of, left_table, relative, trend_of
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.modules.recurrent import Recurrent

@@ -1,7 +1,7 @@
-"""A network and its call in float64, checked: what every instrument starts from.
+"""The arguments of an analysis: checked, with errors in the user's words, and converted to float64.
 
-Gradients that shrink or grow over hundreds of steps leave the range of float32, so the numbers are those of the same
-step in float64. Known shortcoming: a step that names float32 in its own code cannot be taken there, and says so.
+Gradients that shrink or grow over hundreds of steps leave the range of float32, so every analysis runs the same step in
+float64. Known shortcoming: a step that names float32 in its own code cannot run in float64, and raises an error.
 """
 
 from __future__ import annotations
@@ -18,63 +18,13 @@ from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
 from leporello.modules.arguments import Call, understood
 from leporello.modules.recurrent import Recurrent
+from leporello.modules.words import Words
+
+# ---- checks
 
 
-def exact(
-    net: Recurrent,
-    inputs: Tree,
-    state: Tree = None,
-    *,
-    draws: Sequence[Tensor] | None = None,
-    one_step: bool = False,
-    **arguments: Any,
-) -> tuple[Recurrent, Call]:
-    """The net in float64 (itself where it is so already) and its call, understood and in float64 too.
-
-    arguments   those of a call; `one_step` says that they come without the length axis
-    """
-    refuse_other_nets(net)
-    first = not one_step and net.batch_first
-    with torch.no_grad():
-        call = understood(net.cell, inputs, state, batch_first=first, one_step=one_step, **arguments)
-    return wide_net(net), _wide_call(call, draws)
-
-
-def wide(leaf: Any) -> Any:
-    """A tensor in float64 or complex128; integers, and what is no tensor, as they are."""
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if leaf.is_complex():
-        return leaf.detach().to(torch.complex128)
-    return leaf.detach().double() if leaf.is_floating_point() else leaf
-
-
-def wide_net(net: Recurrent) -> Recurrent:
-    """The net in float64, itself where it is so already."""
-    narrow = [leaf for leaf in (*net.cell.parameters(), *net.cell.buffers()) if wide(leaf).dtype != leaf.dtype]
-    if not narrow:
-        return net
-    made = copy.deepcopy(net)
-    made.cell._apply(wide)  # .to(float64) would make complex parameters real
-    return made
-
-
-def _wide_call(call: Call, draws: Sequence[Tensor] | None) -> Call:
-    inputs, state = map_leaves(wide, call.inputs), map_leaves(wide, call.state)
-    names = leaf_names(inputs, "x")
-    return replace(
-        call,
-        inputs=inputs,
-        state=state,
-        initial=None if call.initial is None else map_leaves(wide, call.initial),
-        targets=wide(call.targets),
-        draws=[wide(draw) for draw in draws] if isinstance(draws, (list, tuple)) else draws,
-        sequences=[pair for pair in zip(names, leaves_of(inputs), strict=True) if pair[1] is not None],
-        states=[(name, wide(leaf)) for name, leaf in call.states],
-    )
-
-
-def refuse_other_nets(net: Any) -> None:
+def check_net(net: Any) -> None:
+    """Raise unless `net` is an `lp.Recurrent`."""
     if not isinstance(net, Recurrent):
         raise ArgumentError(
             "the argument 'net' is no network to look into.",
@@ -84,17 +34,21 @@ def refuse_other_nets(net: Any) -> None:
         )
 
 
-def refuse_out_of_range(name: str, value: Any, least: int, most: int, what: str) -> None:
-    """what   the largest value is"""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+def check_range(name: str, value: Any, least: int, largest: int, largest_is: str) -> None:
+    """Raise unless an argument is an integer in a range.
+
+    largest_is   what the largest value is, for the error: "the length of the inputs"
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
         raise ArgumentError(
             f"the argument '{name}' is out of range.",
             came=repr(value),
-            expected=f"an integer from {least} to {most}, {what}",
+            expected=f"an integer from {least} to {largest}, {largest_is}",
         )
 
 
-def refuse_no_loss(loss: Any) -> None:
+def check_loss(loss: Any) -> None:
+    """Raise unless `loss` can be called."""
     if not callable(loss):
         raise ArgumentError(
             "the argument 'loss' is no function.",
@@ -103,31 +57,99 @@ def refuse_no_loss(loss: Any) -> None:
         )
 
 
-def row_by_row(
-    loss: Callable[..., Any], output: Tree, target: tuple[Tree, ...], rows: int, of: str = "one step's output"
-) -> Tensor:
-    """The loss of each row, (rows,).
+def check_targets(targets: Tree, length: int, batch: int, words: Words) -> None:
+    """Raise unless every leaf of the targets, in the caller's axes, has this length and batch."""
+    for leaf in leaves_of(targets):
+        if not isinstance(leaf, Tensor) or tuple(words.taken(leaf).shape[:2]) != (length, batch):
+            raise ArgumentError(
+                "the argument 'targets' has the wrong shape.",
+                came=described(leaf),
+                expected=words.shape(length, batch, "..."),
+            )
 
-    loss     one that does not reduce over rows
-    target   the target in brackets, or nothing
-    of       what the output is, in words
+
+def loss_per_row(
+    loss: Callable[..., Any],
+    output: Tree,
+    target: tuple[Tree, ...],
+    rows: int,
+    output_is: str = "one step's output",
+) -> Tensor:
+    """Call the loss and check that it returns a number per row; several numbers per row are averaged: (rows,).
+
+    loss        one that does not reduce over rows
+    target      a tuple of the target, or an empty one
+    output_is   what the output is, for errors
     """
     try:
-        found = loss(output, *target)
+        values = loss(output, *target)
     except LeporelloError:
         raise
     except Exception as error:
         raise ArgumentError(
-            f"the argument 'loss' fails on {of}" + (" and target." if target else "."),
+            f"the argument 'loss' fails on {output_is}" + (" and target." if target else "."),
             says=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             came=", ".join(map(described, (output, *target))),
             tries=None if target else "targets=, if the loss compares the output with something",
         ) from error
-    if not isinstance(found, Tensor) or not found.dim() or found.shape[0] != rows or found.is_complex():
+    if not isinstance(values, Tensor) or not values.dim() or values.shape[0] != rows or values.is_complex():
         raise ArgumentError(
             "the argument 'loss' gives no number per row.",
-            came=described(found),
+            came=described(values),
             expected=f"[{rows}], or [{rows}, ...], which is averaged: {rows} rows came in",
             tries="lambda output: output.square().sum(-1); no sum or mean over rows",
         )
-    return found if found.dim() == 1 else found.flatten(1).mean(1)
+    return values if values.dim() == 1 else values.flatten(1).mean(1)
+
+
+# ---- float64
+
+
+def call_in_float64(
+    net: Recurrent,
+    inputs: Tree,
+    state: Tree = None,
+    *,
+    draws: Sequence[Tensor] | None = None,
+    one_step: bool = False,
+    **arguments: Any,
+) -> tuple[Recurrent, Call]:
+    """Check a call; return the network in float64 (itself where it already is) and the call in float64.
+
+    one_step    the arguments come without the length axis
+    arguments   the other arguments of a call of the net
+    """
+    check_net(net)
+    batch_first = not one_step and net.batch_first
+    with torch.no_grad():
+        call = understood(net.cell, inputs, state, batch_first=batch_first, one_step=one_step, **arguments)
+    inputs, state = map_leaves(to_float64, call.inputs), map_leaves(to_float64, call.state)
+    names = leaf_names(inputs, "x")
+    return net_in_float64(net), replace(
+        call,
+        inputs=inputs,
+        state=state,
+        initial=None if call.initial is None else map_leaves(to_float64, call.initial),
+        targets=to_float64(call.targets),
+        draws=[to_float64(draw) for draw in draws] if isinstance(draws, (list, tuple)) else draws,
+        sequences=[(name, leaf) for name, leaf in zip(names, leaves_of(inputs), strict=True) if leaf is not None],
+        states=[(name, to_float64(leaf)) for name, leaf in call.states],
+    )
+
+
+def to_float64(leaf: Any) -> Any:
+    """A detached tensor in float64 or complex128; integers, and what is no tensor, are returned unchanged."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    if leaf.is_complex():
+        return leaf.detach().to(torch.complex128)
+    return leaf.detach().double() if leaf.is_floating_point() else leaf
+
+
+def net_in_float64(net: Recurrent) -> Recurrent:
+    """A copy of the network in float64, itself where it already is."""
+    if all(to_float64(leaf).dtype == leaf.dtype for leaf in (*net.cell.parameters(), *net.cell.buffers())):
+        return net
+    converted = copy.deepcopy(net)
+    converted.cell._apply(to_float64)  # .to(float64) would make complex parameters real
+    return converted

@@ -1,7 +1,7 @@
-"""`Asked`: one call of a net and its loss, whose gradient any method can compute, again and again.
+"""Gradients of one call and its loss by any gradient method, and the statistics of repeated draws of them.
 
 What is random in the call (draws of the cell, coins of the forcing) is drawn once, so that two gradients differ by
-their methods alone. Knows calls, losses and gradients; knows nothing of what they are compared for.
+their methods alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from leporello.analysis.arguments import refuse_no_loss, refuse_other_nets, row_by_row, wide, wide_net
+from leporello.analysis.arguments import (
+    check_loss,
+    check_net,
+    check_targets,
+    loss_per_row,
+    net_in_float64,
+    to_float64,
+)
 from leporello.analysis.measured_cost import timed
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
@@ -29,15 +36,17 @@ from leporello.modules.recurrent import Recurrent
 from leporello.modules.words import Words
 from leporello.rewrite.loss import unreduced
 
+TIMED_DRAWS = 7  # gradients of each method that are timed, random or not
+
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class GradientProblem:
     """A call and its loss, which is averaged over all steps of all rows that have not ended.
 
-    net         round the caller's cell, with plans of its own: the caller's net keeps its own last call
+    net         a network round the caller's cell, so that the caller's network keeps its own last call
     arguments   of the call
     loss        (rows, ...) in, a number per row out
-    target      what the loss compares with, in brackets, or nothing
+    target      a tuple of what the loss compares with, or an empty one
     alive       which steps have not ended, in the caller's axes; None where no row ends early
     """
 
@@ -60,42 +69,49 @@ class Asked:
         targets: Tree = None,
         forcing: Any = None,
         **others: Any,
-    ) -> Asked:
-        """others   of a call: lengths, resets, steps"""
-        refuse_other_nets(net)
-        refuse_no_loss(loss)
-        fed = {} if forcing is None else {"targets": targets, "forcing": forcing}
+    ) -> GradientProblem:
+        """Check a call and its loss, and draw its random numbers.
+
+        others   arguments of a call: lengths, resets, steps
+        """
+        check_net(net)
+        check_loss(loss)
+        fed_back = {} if forcing is None else {"targets": targets, "forcing": forcing}
         with torch.no_grad():
-            call = understood(net.cell, inputs, state, batch_first=net.batch_first, **others, **fed)
+            call = understood(net.cell, inputs, state, batch_first=net.batch_first, **others, **fed_back)
         words = Words(batch_first=net.batch_first)
         if isinstance(inputs, PackedSequence):
             inputs = pad_packed_sequence(inputs, batch_first=net.batch_first)[0]
-        fed = {} if forcing is None else {"targets": targets, "forcing": words.taken(call.coin)}
-        arguments = detach({"inputs": inputs, "state": state, **others, "lengths": call.lengths, **fed})
-        target = () if targets is None else (_targets(call, detach(targets), words),)
-        alone = Recurrent(net.cell, engine=net.engine, batch_first=net.batch_first)
-        if draws := alone.draw(**arguments):
+        if fed_back:
+            fed_back["forcing"] = words.taken(call.coin)
+        arguments = detach({"inputs": inputs, "state": state, **others, "lengths": call.lengths, **fed_back})
+        target: tuple[Tree, ...] = ()
+        if targets is not None:
+            target = (detach(targets),)
+            check_targets(target[0], call.length, call.batch, words)
+        own_net = Recurrent(net.cell, engine=net.engine, batch_first=net.batch_first)
+        if draws := own_net.draw(**arguments):
             arguments["draws"] = draws
         alive = None if call.lengths is None else words.taken(_alive(call))
-        return Asked(alone, arguments, unreduced(loss), target, alive, call.length, call.batch, call.device)
+        return GradientProblem(own_net, arguments, unreduced(loss), target, alive, call.length, call.batch, call.device)
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
         """What the gradient is with respect to."""
-        found = [parameter for parameter in self.net.cell.parameters() if parameter.requires_grad]
-        if not found:
+        parameters = [parameter for parameter in self.net.cell.parameters() if parameter.requires_grad]
+        if not parameters:
             raise ArgumentError(
                 "this cell has no parameters to learn.",
                 cell=place_of(self.net.cell),
                 expected="a cell with parameters that require gradients",
             )
-        return found
+        return parameters
 
     def gradients(self, method: Method) -> tuple[Tensor, ...]:
-        """By a method, one for each parameter: forward, loss and back."""
+        """The gradient by a method, one tensor for each parameter: forward, loss and backward."""
         parameters = self.parameters
         with torch.enable_grad():
-            loss = self._loss(self.net(**self.arguments, gradient=method)[0])
+            loss = self._mean_loss(self.net(**self.arguments, gradient=method)[0])
             if not loss.requires_grad:
                 raise ArgumentError(
                     "the loss does not depend on the parameters of the net.",
@@ -104,20 +120,31 @@ class Asked:
                 )
             return torch.autograd.grad(loss, parameters, materialize_grads=True)
 
-    def exact(self) -> Tensor:
-        """The exact gradient, in float64 and by the engine `reference`, as one vector."""
-        net = Recurrent(wide_net(self.net).cell, engine="reference", batch_first=self.net.batch_first)
-        again = replace(self, net=net, arguments=map_leaves(wide, self.arguments), target=map_leaves(wide, self.target))
+    def exact_gradient(self) -> Tensor:
+        """The exact gradient as one vector, in float64 and by the engine `reference`; one of 0 or infinity raises."""
+        net = Recurrent(net_in_float64(self.net).cell, engine="reference", batch_first=self.net.batch_first)
+        arguments, target = map_leaves(to_float64, self.arguments), map_leaves(to_float64, self.target)
+        in_float64 = replace(self, net=net, arguments=arguments, target=target)
         with torch.autocast(self.device.type, enabled=False):
-            return vector(again.gradients(Full()))
+            gradient = as_vector(in_float64.gradients(Full()))
+        norm = gradient.norm().item()
+        if not 0 < norm < math.inf:
+            raise ArgumentError(
+                "the exact gradient is 0: there is nothing to compare with."
+                if norm == 0
+                else "the exact gradient is not finite: there is nothing to compare with.",
+                cell=place_of(self.net.cell),
+                expected="a loss whose gradient with respect to the parameters is a finite one",
+            )
+        return gradient
 
-    def bytes_given(self) -> int:
-        """Of the outputs and the final state, which every method gives."""
+    def result_bytes(self) -> int:
+        """The size of the outputs and the final state, which every method returns."""
         with torch.no_grad():
             leaves = leaves_of(self.net(**self.arguments))
         return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, Tensor))
 
-    def _loss(self, outputs: Tree) -> Tensor:
+    def _mean_loss(self, outputs: Tree) -> Tensor:
         if not any(leaf.is_floating_point() or leaf.is_complex() for leaf in leaves_of(outputs) if leaf is not None):
             raise ArgumentError(
                 "the outputs of this net are no floating numbers: they have no derivative.",
@@ -126,90 +153,77 @@ class Asked:
                 expected="floating numbers",
             )
         rows = self.length * self.batch if self.alive is None else int(self.alive.sum())
-        target = tuple(self._rows(one) for one in self.target)
-        return row_by_row(self.loss, self._rows(outputs), target, rows, "the outputs").mean()
+        target = tuple(self._as_rows(tree) for tree in self.target)
+        return loss_per_row(self.loss, self._as_rows(outputs), target, rows, "the outputs").mean()
 
-    def _rows(self, tree: Tree) -> Tree:
-        """All steps of all rows as rows."""
+    def _as_rows(self, tree: Tree) -> Tree:
+        """All steps of all rows that have not ended, as rows."""
 
-        def taken(leaf: Any) -> Any:
+        def flat(leaf: Any) -> Any:
             if leaf is None:
                 return None
             return leaf.flatten(0, 1) if self.alive is None else leaf[self.alive]
 
-        return map_leaves(taken, tree)
+        return map_leaves(flat, tree)
 
 
-def vector(gradients: tuple[Tensor, ...]) -> Tensor:
-    """Real numbers side by side, in float64."""
-    real = [torch.view_as_real(one) if one.is_complex() else one for one in gradients]
-    return torch.cat([one.detach().reshape(-1).double() for one in real])
-
-
-def _targets(call: Call, targets: Tree, words: Words) -> Tree:
-    for leaf in leaves_of(targets):
-        ahead = words.taken(leaf) if isinstance(leaf, Tensor) else leaf
-        if not isinstance(leaf, Tensor) or tuple(ahead.shape[:2]) != (call.length, call.batch):
-            raise ArgumentError(
-                "the argument 'targets' has the wrong shape.",
-                came=described(leaf),
-                expected=words.shape(call.length, call.batch, "..."),
-            )
-    return targets
+def as_vector(gradients: Sequence[Tensor]) -> Tensor:
+    """All gradients as one vector of real numbers, in float64."""
+    real = [torch.view_as_real(gradient) if gradient.is_complex() else gradient for gradient in gradients]
+    return torch.cat([gradient.detach().reshape(-1).double() for gradient in real])
 
 
 def _alive(call: Call) -> Tensor:
-    """(length, batch)."""
+    """Which steps of which rows have not ended, (length, batch)."""
     assert call.lengths is not None
     return torch.arange(call.length, device=call.device).unsqueeze(1) < call.lengths
 
 
-TIMED = 7  # gradients of each method that are timed: as many of one without chance as of the others
+class GradientSamples:
+    """The draws of one gradient method: their number, mean, variance and time, updated with each draw.
 
+    compute     returns the gradients, one for each parameter
+    max_draws   at least two
 
-class Sampled:
-    """The draws of one method.
-
-    compute   gives the gradients, one for each parameter
-    most      draws to be taken, at least two
-
-    The first one makes ready whatever is made once, so it is not timed.
+    The first draw builds whatever is built once, and is not timed. A method that uses no random numbers of torch and
+    returns the same gradient again is not random.
     """
 
-    def __init__(self, compute: Callable[[], Sequence[Tensor]], most: int, device: torch.device) -> None:
-        self.compute, self.most, self.device = compute, most, device
+    def __init__(self, compute: Callable[[], Sequence[Tensor]], max_draws: int, device: torch.device) -> None:
+        self.compute, self.max_draws, self.device = compute, max_draws, device
         self.count = 0
         self.mean = torch.empty(0)
-        self.squares = 0.0  # summed distances from the mean
+        self.squares = 0.0  # the sum of squared distances from the mean
         self.seconds: list[float] = []
         self.is_random = False
 
     @property
-    def over(self) -> bool:
-        """Whether another draw would tell nothing new."""
-        return self.count >= (self.most if self.is_random else min(self.most, 1 + TIMED))
+    def is_complete(self) -> bool:
+        """Whether another draw would add nothing."""
+        return self.count >= (self.max_draws if self.is_random else min(self.max_draws, 1 + TIMED_DRAWS))
 
     def draw(self) -> None:
-        """One gradient more (Welford 1962)."""
-        before = self._chance()
-        found, seconds = timed(self.compute, self.device)
-        one = vector(tuple(found))
+        """Compute one more gradient and update mean and variance (Welford 1962)."""
+        rng_before = self._rng_state()
+        gradients, seconds = timed(self.compute, self.device)
+        gradient = as_vector(gradients)
         if not self.count:
-            self.mean = torch.zeros_like(one)
-        elif self.count <= TIMED:
+            self.mean = torch.zeros_like(gradient)
+        elif self.count <= TIMED_DRAWS:
             self.seconds.append(seconds)
-        self.is_random |= not torch.equal(before, self._chance()) or (self.count > 0 and not _same(one, self.mean))
+        used_rng = not torch.equal(rng_before, self._rng_state())
+        self.is_random |= used_rng or (self.count > 0 and not _equal_or_nan(gradient, self.mean))
         self.count += 1
         if not self.is_random:
-            self.mean = one
+            self.mean = gradient
             return
-        away = one - self.mean
-        self.mean = self.mean + away / self.count
-        self.squares += torch.dot(away, one - self.mean).item()
+        difference = gradient - self.mean
+        self.mean = self.mean + difference / self.count
+        self.squares += torch.dot(difference, gradient - self.mean).item()
 
     @property
     def draws(self) -> int:
-        """Those that tell something: of a method without chance it is one."""
+        """The number of draws that may differ: 1 for a method that is not random."""
         return self.count if self.is_random else 1
 
     @property
@@ -221,12 +235,11 @@ class Sampled:
     def median_seconds(self) -> float:
         return statistics.median(self.seconds) if self.seconds else math.nan
 
-    def _chance(self) -> Tensor:
-        """Where torch's random numbers stand: a method that draws some is random even if two draws are the same."""
+    def _rng_state(self) -> Tensor:
         if self.device.type == "cuda":
             return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state(self.device)])
         return torch.get_rng_state()
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+def _equal_or_nan(left: Tensor, right: Tensor) -> bool:
+    return bool(((left == right) | (left.isnan() & right.isnan())).all())

@@ -1,8 +1,7 @@
-"""What a computation costs: seconds, and bytes at the peak.
+"""What a computation costs, measured: seconds, and bytes at the peak.
 
-Bytes are those of torch's own allocator, handed out and taken back, replayed to find the peak above the level at the
-start. Blind to what libraries allocate on their own, such as the scratch memory of matrix products. Knows nothing of
-what is computed.
+Bytes are those of torch's own allocator: its allocations and releases are replayed to find the peak above the level at
+the start. What libraries allocate on their own, such as the scratch memory of matrix products, is not seen.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from torch.profiler import ProfilerActivity, profile
 
 from leporello.engine import memory
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-QUIET = ("KINETO_LOG_LEVEL", "6")  # below it the profiler writes lines of its own to standard error
+QUIET_PROFILER = ("KINETO_LOG_LEVEL", "6")  # below this level the profiler writes lines to standard error
 
 
-def timed(compute: Callable[[], Found], device: torch.device) -> tuple[Found, float]:
-    """What it gives, and the seconds it takes until that is there."""
-    _finish(device)
-    began = time.perf_counter()
-    found = compute()
-    _finish(device)
-    return found, time.perf_counter() - began
+def timed(compute: Callable[[], Result], device: torch.device) -> tuple[Result, float]:
+    """The result, and the seconds until the device has computed it."""
+    _synchronize(device)
+    start = time.perf_counter()
+    result = compute()
+    _synchronize(device)
+    return result, time.perf_counter() - start
 
 
 def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
-    """The most memory in use at once, above what was in use before; None where nothing counts it."""
+    """The most memory in use at once, above what was in use before; None on a device where nothing counts it."""
     gc.collect()
     if device.type == "cuda":
-        _finish(device)
+        _synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         compute()
-        _finish(device)
+        _synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     if device.type != "cpu" or not torch.profiler.kineto_available():
         return None
-    with _quiet(), _all_seen(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with _quiet(), _without_reused_blocks(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         compute()
-    events: Any = recorded.profiler
-    changes = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
+    profiler: Any = record.profiler
+    changes = [event for event in profiler.kineto_results.events() if event.name() == "[memory]"]
     level = peak = 0
     for change in sorted(changes, key=lambda event: event.start_ns()):
         level += change.nbytes()
@@ -56,14 +55,14 @@ def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
     return peak
 
 
-def _finish(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextmanager
-def _all_seen() -> Iterator[None]:
-    """Blocks that engines use again are not seen by the profiler: within, they are tensors like others."""
+def _without_reused_blocks() -> Iterator[None]:
+    """Make engines allocate from torch: the profiler does not see the blocks of memory that they reuse."""
     before, memory.PRIVATE = memory.PRIVATE, 0
     try:
         yield
@@ -73,7 +72,8 @@ def _all_seen() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    name, level = QUIET
+    """Keep the profiler from writing to standard error, unless the user has set its level."""
+    name, level = QUIET_PROFILER
     before = os.environ.get(name)
     os.environ.setdefault(name, level)
     try:

@@ -1,7 +1,4 @@
-"""A progress bar for work that turns out to be long, where there is a terminal to show it and `rich` to draw it.
-
-Knows nothing of the work.
-"""
+"""A progress bar for work that turns out to be long, shown on a terminal where `rich` is installed."""
 
 from __future__ import annotations
 
@@ -10,30 +7,31 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-One = TypeVar("One")
+Item = TypeVar("Item")
 
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 2.0  # before a bar appears
 
 
-def watched(work: Sequence[One], words: str) -> Iterator[One]:
-    """The pieces of work, one by one; after two seconds a bar says how many are done."""
-    began = time.monotonic()
-    for done, piece in enumerate(work):
-        if time.monotonic() - began > PATIENCE_SECONDS and sys.stderr.isatty():
-            yield from _with_bar(work, done, words)
+def with_progress_bar(items: Sequence[Item], description: str) -> Iterator[Item]:
+    """Yield the items one by one; after two seconds a bar on standard error says how many are done."""
+    start = time.monotonic()
+    for done, item in enumerate(items):
+        if time.monotonic() - start > PATIENCE_SECONDS and sys.stderr.isatty():
+            yield from _with_bar(items, done, description)
             return
-        yield piece
+        yield item
 
 
-def _with_bar(work: Sequence[One], done: int, words: str) -> Iterator[One]:
+def _with_bar(items: Sequence[Item], done: int, description: str) -> Iterator[Item]:
+    """Yield the items from `done` on below a bar; without `rich` there is no bar."""
     try:
-        from rich.console import Console  # here, because nothing else needs it
+        from rich.console import Console
         from rich.progress import Progress
     except ImportError:
-        yield from work[done:]
+        yield from items[done:]
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(words, total=len(work), completed=done)
-        for piece in work[done:]:
-            yield piece
+        task = bar.add_task(description, total=len(items), completed=done)
+        for item in items[done:]:
+            yield item
             bar.advance(task)

@@ -1,4 +1,4 @@
-"""What is carried through the steps of a call: gradients back, tangents ahead, all of them side by side as rows.
+"""Two sweeps over the steps of a call: gradients of all losses back, or tangents of all inputs ahead, side by side.
 
 A sweep takes each step once, on as many copies of the batch as there are losses (or inputs) to follow. The slow twin,
 one call of autograd for each of them, is in the tests.
@@ -12,17 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leporello.analysis.progress_bar import watched
-from leporello.analysis.step_by_step import MOST_ROWS, Steps
+from leporello.analysis.progress_bar import with_progress_bar
+from leporello.analysis.step_by_step import MAX_ROWS_AT_ONCE, StepByStepRun
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What the sweep holds at step k.
+class SweptStep:
+    """What a sweep holds at step k.
 
-    first    the step of the first loss (of the first input) that is followed
-    values   (losses, copies, batch, numbers): with respect to the state that step k finds
-    inputs   the same with respect to the inputs of step k, where asked for
+    first    the step of the first loss (of the first input) that the sweep carries
+    values   back: the gradients with respect to the state before step k, (losses, copies, batch, numbers);
+             ahead: the tangents of the output of step k, (inputs, numbers of an input, batch, outputs)
+    inputs   the gradients with respect to the inputs of step k, where wanted
     """
 
     k: int
@@ -31,106 +32,108 @@ class Carried:
     inputs: Tensor | None = None
 
 
-def back(steps: Steps, arriving: Tensor, *, inputs: bool = False) -> Iterator[Carried]:
-    """Gradients of what happens at each step, with respect to the state that each step found: k runs backwards.
+def sweep_back(run: StepByStepRun, output_gradients: Tensor, *, inputs: bool = False) -> Iterator[SweptStep]:
+    """Gradients of the loss of each step t with respect to the state before each step k <= t: k runs backwards.
 
-        gradient(t, k) = gradient(t, k + 1) dh(k + 1)/dh(k)   for t > k;   for t = k it is arriving(t) do(t)/dh(t)
+        gradient(t, k) = gradient(t, k + 1) dh(k + 1)/dh(k)   for t > k
+        gradient(t, t) = output_gradients(t) do(t)/dh(t)
 
-    arriving   (length, copies, batch, outputs): of the outputs of each step, so many gradients each
-    inputs     whether the inputs' gradients are wanted too
+    output_gradients   (length, copies, batch, outputs): of the output of each step, several gradients each
+    inputs             whether the gradients with respect to the inputs are wanted too
     """
-    copies = arriving.shape[1]
-    nothing = steps.states.new_zeros(1, copies, steps.batch, steps.state_layout.size)
-    carried = nothing[:0]
-    for start, end, time in watched(_stretches(steps.length, copies * steps.batch), "gradients go back"):
+    copies = output_gradients.shape[1]
+    zero = run.states.new_zeros(1, copies, run.batch, run.state_layout.size)
+    carried = zero[:0]
+    for start, end, time in with_progress_bar(_blocks_back(run.length, copies * run.batch), "gradients go back"):
         if time == end - 1:
-            carried = nothing[:0]
-        joins = time >= start
-        later = torch.cat([nothing, carried]) if joins else carried
-        heard = arriving.new_zeros(len(later), *arriving.shape[1:])
-        if joins:
-            heard[0] = arriving[time]
-        carried, found = _one_step_back(steps, time, heard, later, inputs)
-        yield Carried(time, max(time, start), carried, found)
+            carried = zero[:0]
+        loss_joins = time >= start
+        state_gradients = torch.cat([zero, carried]) if loss_joins else carried
+        incoming = output_gradients.new_zeros(len(state_gradients), *output_gradients.shape[1:])
+        if loss_joins:
+            incoming[0] = output_gradients[time]
+        carried, input_gradients = _one_step_back(run, time, incoming, state_gradients, inputs)
+        yield SweptStep(time, max(time, start), carried, input_gradients)
 
 
-def _stretches(length: int, rows: int) -> list[tuple[int, int, int]]:
-    """The steps of the sweeps back, each with the stretch of losses it carries: no more of them than memory bears.
+def _blocks_back(length: int, rows_per_loss: int) -> list[tuple[int, int, int]]:
+    """(start, end, time) of every step of the sweeps back: one sweep carries the losses of steps start ... end - 1.
 
-    rows   that each loss takes
+    The losses are split into blocks so that a sweep fits into memory.
     """
-    block = max(1, MOST_ROWS // rows)
-    stretches = [(start, min(start + block, length)) for start in range(0, length, block)]
-    return [(start, end, time) for start, end in stretches for time in reversed(range(end))]
+    size = max(1, MAX_ROWS_AT_ONCE // rows_per_loss)
+    blocks = [(start, min(start + size, length)) for start in range(0, length, size)]
+    return [(start, end, time) for start, end in blocks for time in reversed(range(end))]
 
 
-def _one_step_back(steps: Steps, time: int, heard: Tensor, later: Tensor, inputs: bool) -> tuple[Tensor, Tensor | None]:
+def _one_step_back(
+    run: StepByStepRun, time: int, output_gradients: Tensor, state_gradients: Tensor, inputs: bool
+) -> tuple[Tensor, Tensor | None]:
     """From the gradients of a step's output and next state to those of its state, and of its inputs."""
-    losses, copies, batch, _ = later.shape
-    many = losses * copies
-    state = steps.states[time].repeat(many, 1).requires_grad_()
-    x = steps.inputs[time].repeat(many, 1).requires_grad_() if inputs else None
+    losses, copies, batch, _ = state_gradients.shape
+    repeats = losses * copies
+    state = run.states[time].repeat(repeats, 1).requires_grad_()
+    x = run.inputs[time].repeat(repeats, 1).requires_grad_() if inputs else None
     sources = [state] if x is None else [state, x]
     with torch.enable_grad():
-        results = steps.step(time, state, x, copies=many)
-    weights = [gradient.reshape(many * batch, -1) for gradient in (heard, later)]
-    found = _gradients(results, sources, weights)
-    own = [gradient.reshape(losses, copies, batch, -1) for gradient in found]
-    return own[0], own[1] if inputs else None
+        results = run.step(time, state, x, copies=repeats)
+    weights = [gradient.reshape(repeats * batch, -1) for gradient in (output_gradients, state_gradients)]
+    gradients = [g.reshape(losses, copies, batch, -1) for g in _gradients(results, sources, weights)]
+    return gradients[0], gradients[1] if inputs else None
 
 
-def ahead(steps: Steps) -> Iterator[Carried]:
+def sweep_ahead(run: StepByStepRun) -> Iterator[SweptStep]:
     """Tangents of the output of each step with respect to each input number of each step up to it: k runs forward.
 
-        tangent(t + 1, k) = dh(t + 1)/dh(t) tangent(t, k)   for k < t;   for k = t it is dh(t + 1)/dx(t)
-
-    Yields the outputs' tangents at step k: `values` (inputs from `first` on, numbers of an input, batch, outputs).
+    tangent(t + 1, k) = dh(t + 1)/dh(t) tangent(t, k)   for k < t
+    tangent(t + 1, t) = dh(t + 1)/dx(t)
     """
-    numbers = steps.input_layout.size
-    unit = torch.eye(numbers, dtype=torch.float64, device=steps.device).unsqueeze(1)
-    block = max(1, MOST_ROWS // max(numbers * steps.batch, 1))
-    times = [(start, time) for start in range(0, steps.length, block) for time in range(start, steps.length)]
-    nothing = steps.states.new_zeros(1, numbers, steps.batch, steps.state_layout.size)
-    carried = nothing[:0]
-    for start, time in watched(times, "tangents go ahead"):
+    numbers = run.input_layout.size
+    unit = torch.eye(numbers, dtype=torch.float64, device=run.device).unsqueeze(1)
+    size = max(1, MAX_ROWS_AT_ONCE // max(numbers * run.batch, 1))  # of a block of inputs that fits into memory
+    times = [(start, time) for start in range(0, run.length, size) for time in range(start, run.length)]
+    zero = run.states.new_zeros(1, numbers, run.batch, run.state_layout.size)
+    carried = zero[:0]
+    for start, time in with_progress_bar(times, "tangents go ahead"):
         if time == start:
-            carried = nothing[:0]
-        joins = time < start + block
-        state = torch.cat([carried, nothing]) if joins else carried
+            carried = zero[:0]
+        input_joins = time < start + size
+        state = torch.cat([carried, zero]) if input_joins else carried
         x = state.new_zeros(*state.shape[:3], numbers)
-        if joins:
+        if input_joins:
             x[-1] = unit
-        output, carried = _one_step_ahead(steps, time, state, x)
-        yield Carried(time, start, output)
+        output, carried = _one_step_ahead(run, time, state, x)
+        yield SweptStep(time, start, output)
 
 
-def _one_step_ahead(steps: Steps, time: int, state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _one_step_ahead(
+    run: StepByStepRun, time: int, state_tangents: Tensor, input_tangents: Tensor
+) -> tuple[Tensor, Tensor]:
     """From the tangents of a step's state and inputs to those of its output and next state.
 
-    The gradient of a weighting of the results is linear in the weights, and its own gradient is the tangent. (torch's
-    forward mode has no rule for some operators, and takes seconds to begin.)
+    The gradient of weighted results is linear in the weights, and the gradient of that is the tangent. (torch's forward
+    mode has no rule for some operators, and takes seconds to start.)
     """
-    many = state.shape[0] * state.shape[1]
-    rows = many * steps.batch
-    h, x_there = (value[time].repeat(many, 1).requires_grad_() for value in (steps.states, steps.inputs))
+    repeats = state_tangents.shape[0] * state_tangents.shape[1]
+    rows = repeats * run.batch
+    h, x = (values[time].repeat(repeats, 1).requires_grad_() for values in (run.states, run.inputs))
     with torch.enable_grad():
-        results = steps.step(time, h, x_there, copies=many)
+        results = run.step(time, h, x, copies=repeats)
         weights = [torch.zeros_like(result, requires_grad=True) for result in results]
-        slopes = _gradients(results, [h, x_there], weights, again=True)
-    tangents = _gradients(slopes, weights, [state.reshape(rows, -1), x.reshape(rows, -1)])
-    output, after = (tangent.reshape(*state.shape[:3], -1) for tangent in tangents)
+        gradients = _gradients(results, [h, x], weights, create_graph=True)
+    tangents = _gradients(gradients, weights, [state_tangents.reshape(rows, -1), input_tangents.reshape(rows, -1)])
+    output, after = (tangent.reshape(*state_tangents.shape[:3], -1) for tangent in tangents)
     return output, after
 
 
 def _gradients(
-    results: Sequence[Tensor], sources: Sequence[Tensor], weights: Sequence[Tensor], *, again: bool = False
+    results: Sequence[Tensor], sources: Sequence[Tensor], weights: Sequence[Tensor], *, create_graph: bool = False
 ) -> list[Tensor]:
-    """The gradients of weighted results, zeros for a source on which nothing depends.
-
-    again   whether they are to be differentiated in turn
-    """
+    """The gradients of weighted results, zeros for a source on which nothing depends."""
     pairs = [pair for pair in zip(results, weights, strict=True) if pair[0].requires_grad]
     if not pairs:
         return [torch.zeros_like(source) for source in sources]
-    made, given = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(made, sources, given, create_graph=again, materialize_grads=True))
+    differentiable, their_weights = zip(*pairs, strict=True)
+    return list(
+        torch.autograd.grad(differentiable, sources, their_weights, create_graph=create_graph, materialize_grads=True)
+    )

@@ -11,8 +11,8 @@ import torch
 import leporello as lp
 from leporello.errors import LeporelloError, NotFinite
 from leporello.language.finite import BY_PLACE, NOWHERE, advice, not_finite, refuse_not_finite
-from leporello.modules.finite import Origin, first_not_finite
-from leporello.modules.finite.origin import Where
+from leporello.nets.non_finite import Origin, first_not_finite
+from leporello.nets.non_finite.origin import Where
 
 
 def test_a_finite_number_is_not_looked_into() -> None:

@@ -1,6 +1,6 @@
 """What is said where a loss or a gradient is not finite: what it was, where it came from, and what to do.
 
-Knows the words; `leporello.modules.finite` finds the place.
+Knows the words; `leporello.nets.non_finite` finds the place.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from leporello.errors import NotFinite
-from leporello.modules.finite import Origin
+from leporello.nets.non_finite import Origin
 
 # What helps, by the operator that made it; by where it was made for all others.
 BY_OPERATOR = {

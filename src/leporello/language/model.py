@@ -25,9 +25,8 @@ from leporello.language.snapshot import put_into
 from leporello.language.text.normalise import normalised
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.written import read_vocabulary, write_vocabulary
-from leporello.modules.choosing import Choosing
-from leporello.modules.generating import generate
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.generate import Choosing, generate
+from leporello.nets.recurrent import Recurrent
 
 PIECE = 256  # tokens that are written in one call: some milliseconds
 

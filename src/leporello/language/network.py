@@ -17,8 +17,8 @@ from leporello.language.config import Config
 from leporello.language.fed import TokenElmanJordan, TokenJordan
 from leporello.language.predictor import Predictor
 from leporello.loop.cell import Cell
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.stack import Stack
+from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Stack
 from leporello.written.build import build, required
 from leporello.written.built_in import OPTIONS, built_in_kind
 from leporello.written.methods import methods_of

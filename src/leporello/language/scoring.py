@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 PIECE = 4096  # tokens that are scored in one call
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from leporello.errors import FileMismatch
 from leporello.language.checkpoint import part
 from leporello.loop.state import Tree, leaves_of
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 
 def of_one_process(state: Tree, device: torch.device) -> dict[str, Tensor]:

@@ -38,7 +38,7 @@ from leporello.language.ranks import Ranks
 from leporello.language.run import Metrics, Run
 from leporello.language.snapshot import of_all, of_one_process, put_back, state_again
 from leporello.loop.state import detach
-from leporello.modules.finite import Origin, first_not_finite
+from leporello.nets.non_finite import Origin, first_not_finite
 
 Event = dict[str, Any]
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from leporello.analysis.flow import GradientFlow, gradient_flow
+from leporello.analysis.gradient_flow import GradientFlow, gradient_flow
 from leporello.errors import LeporelloError
 from leporello.language.corpus import Corpus
 from leporello.language.model import LanguageModel

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from leporello.language.model import LanguageModel
-from leporello.language.perplexity import perplexity_of
-from leporello.language.run import Run
-from leporello.language.starting import kept
-from leporello.language.summary import summary_of
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.report.summary import summary_of
+from leporello.language.run.folder import Run
+from leporello.language.training.start import kept
 from tests.cli.running import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 

@@ -9,10 +9,10 @@ import torch
 
 from leporello.cli import instruments
 from leporello.cli.instruments import LEAST, ROWS, STEPS, _affordable, _windows, flow_of, measured
-from leporello.language.model import LanguageModel
-from leporello.language.run import Run
-from leporello.language.starting import kept, started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
+from leporello.language.training.start import kept, started
 from tests.cli.running import drawn
 from tests.language.tiny import CONFIG, TEXT, tiny_run  # noqa: F401
 

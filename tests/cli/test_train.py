@@ -18,11 +18,11 @@ import torch
 
 from leporello.cli import running
 from leporello.cli import train as command
-from leporello.language.checkpoint import read_checkpoint
-from leporello.language.report import Flow
-from leporello.language.run import Run
-from leporello.language.starting import resumed
-from leporello.language.training import Training
+from leporello.language.report.markdown_report import Flow
+from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.folder import Run
+from leporello.language.training.loop import Training
+from leporello.language.training.start import resumed
 from tests.cli.running import drawn, leporello, refused
 from tests.language import forked
 from tests.language.texts import rhyme

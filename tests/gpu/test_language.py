@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from leporello.language.checkpoint import read_checkpoint
 from leporello.language.config import Config
-from leporello.language.model import LanguageModel
-from leporello.language.starting import resumed, started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.run.checkpoint import read_checkpoint
 from leporello.language.text.sources import Source
+from leporello.language.training.start import resumed, started
 from tests.language.texts import rhyme
 
 pytestmark = pytest.mark.gpu

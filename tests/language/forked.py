@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from leporello.cli.main import main
-from leporello.language.starting import resumed
+from leporello.language.training.start import resumed
 
 IMPORTED = [
     "leporello.cli.app",

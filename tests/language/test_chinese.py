@@ -12,16 +12,16 @@ from rich.cells import cell_len
 
 from leporello.cli.reading import text_in
 from leporello.errors import ArgumentError
-from leporello.language import model as models
 from leporello.language.config import Config
-from leporello.language.corpus import corpus_of
-from leporello.language.model import LanguageModel
-from leporello.language.report import write_report
-from leporello.language.run import Run
-from leporello.language.starting import encoded, started
+from leporello.language.model import language_model as models
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.markdown_report import write_report
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.kinds import fitted
-from leporello.language.training import Training
+from leporello.language.tokens.corpus import corpus_of
+from leporello.language.tokens.vocabulary import fitted
+from leporello.language.training.loop import Training
+from leporello.language.training.start import encoded, started
 from tests.cli.running import drawn, refused
 from tests.language.chinese import TRADITIONAL
 from tests.language.reciting import reciting
@@ -98,7 +98,7 @@ def test_it_is_written_in_whole_characters(run: Run):
 @pytest.mark.parametrize("kind", ["byte", "bpe:300"])
 @pytest.mark.parametrize("piece", [1, 2, 256])
 def test_no_character_is_cut_between_pieces(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(models, "PIECE", piece)
+    monkeypatch.setattr(models, "TOKENS_PER_PIECE", piece)
     tokenizer = fitted(kind, [TRADITIONAL])
     model = reciting(TRADITIONAL, tokenizer)
     count = len(tokenizer.encode(TRADITIONAL[:21]))

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from leporello.language.beside import models_beside
 from leporello.language.config import Config
-from leporello.language.run import Run
-from leporello.language.starting import started
+from leporello.language.ngrams.baseline import models_beside
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training import Training
+from leporello.language.training.loop import Training
+from leporello.language.training.start import started
 
 TEXT = "She sells sea shells by the sea shore; the shells she sells are surely seashells.\n" * 12
 CONFIG = Config(

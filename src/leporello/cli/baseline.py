@@ -14,18 +14,17 @@ from leporello.cli.counting import counting
 from leporello.cli.saying import say, warn
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
-from leporello.language.corpus import Corpus
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.ngrams.baseline import Row, as_dicts, as_text
 from leporello.language.ngrams.baseline import baseline as measured
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_dicts, as_text
-from leporello.language.perplexity import perplexity_of
-from leporello.language.report import row_of
-from leporello.language.run import Run
-from leporello.language.starting import encoded, kept
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.markdown_report import row_of
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.written import read_vocabulary
+from leporello.language.tokens.corpus import Corpus
+from leporello.language.tokens.vocabulary import read_vocabulary
+from leporello.language.training.start import encoded, kept
 
 
 @dataclass(frozen=True)

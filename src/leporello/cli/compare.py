@@ -18,9 +18,9 @@ from leporello.cli.saying import say, show, warn
 from leporello.cli.writing import write
 from leporello.errors import ArgumentError
 from leporello.language.config import Config
-from leporello.language.curve import compare_png, compare_svg
-from leporello.language.run import Run
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.curves import compare_png, compare_svg
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run
 
 WRITERS = {".svg": compare_svg, ".png": compare_png}
 

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from leporello.analysis.flow import GradientFlow, gradient_flow
 from leporello.errors import LeporelloError
-from leporello.language.corpus import Corpus
-from leporello.language.model import LanguageModel
-from leporello.language.report import Flow
-from leporello.language.scoring import at_rest
+from leporello.language.model.language_model import LanguageModel, at_rest
+from leporello.language.report.markdown_report import Flow
+from leporello.language.tokens.corpus import Corpus
 
 STEPS = 100  # that are looked at
 ROWS = 8  # side by side

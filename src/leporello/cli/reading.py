@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from leporello.errors import ArgumentError
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 from leporello.language.text.normalise import normalised
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.tokenizer import InTexts, shown

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leporello.cli.running import run_to_the_end
-from leporello.language.starting import resumed
+from leporello.language.training.start import resumed
 
 
 def resume(

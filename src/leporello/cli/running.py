@@ -19,15 +19,13 @@ from leporello.cli.columns import duration
 from leporello.cli.counting import counting
 from leporello.cli.instruments import flow_of
 from leporello.cli.saying import say, warn
-from leporello.language.beside import models_beside
-from leporello.language.ink import NEEDED, plots_missing
-from leporello.language.model import LanguageModel
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_text
-from leporello.language.progress import perplexity
-from leporello.language.report import Flow, write_report
-from leporello.language.showing import Bar, Lines, Nothing, View
-from leporello.language.training import Training
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.ngrams.baseline import Row, as_text, models_beside
+from leporello.language.report.markdown_report import Flow, write_report
+from leporello.language.report.plot_style import NEEDED, plots_missing
+from leporello.language.training.display import Bar, Lines, Nothing, View
+from leporello.language.training.loop import Training
+from leporello.language.training.progress import perplexity
 
 
 def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:

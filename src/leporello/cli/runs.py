@@ -15,8 +15,8 @@ import typer
 from leporello.cli.columns import aligned, duration, number
 from leporello.cli.saying import say, show
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.language.run import Run, finite
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run, finite
 
 DEEPEST = 4  # folders below the one that is looked through
 FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is one of a run

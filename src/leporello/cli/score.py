@@ -14,8 +14,8 @@ from leporello.cli.reading import Encoding, text_in
 from leporello.cli.saying import say
 from leporello.cli.writing import writable, write
 from leporello.errors import ArgumentError
-from leporello.language.heat import heat, heat_html, is_plain, legend
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.surprise_heatmap import heat, heat_html, is_plain, legend
 from leporello.language.tokens.tokenizer import InTexts
 
 PAGES = (".html", ".htm")

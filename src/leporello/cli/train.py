@@ -14,9 +14,8 @@ import typer
 from leporello.cli.options import with_options
 from leporello.cli.running import run_to_the_end
 from leporello.errors import ArgumentError
-from leporello.language.config import Config, config_of
-from leporello.language.starting import started
-from leporello.language.toml import values_in
+from leporello.language.config import Config, config_of, values_in
+from leporello.language.training.start import started
 
 RUNS = Path("runs")
 

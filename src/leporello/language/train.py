@@ -9,11 +9,11 @@ from typing import Any
 
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
-from leporello.language.model import LanguageModel
-from leporello.language.report import write_report
-from leporello.language.showing import Bar, Nothing, View
-from leporello.language.starting import started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.markdown_report import write_report
 from leporello.language.text.sources import Source, source_of
+from leporello.language.training.display import Bar, Nothing, View
+from leporello.language.training.start import started
 
 
 def train(

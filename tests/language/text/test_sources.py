@@ -50,7 +50,7 @@ def test_several_files_are_joined_by_line_ends_where_they_lack_one(tmp_path: Pat
 def test_windows_line_ends_become_plain_ones_wherever_chunks_end(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leporello.language.text.reading.CHUNK", chunk)
+    monkeypatch.setattr("leporello.language.text.text_file.CHUNK", chunk)
     file = tmp_path / "a"
     file.write_bytes(b"\r\none\r\n\r\ntwo\rthree\r\r\nend\r")
     assert text_of(source_of([file])) == "\none\n\ntwo\rthree\r\nend\r"

@@ -9,9 +9,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leporello.language.text.manual import manual
-from leporello.language.tokens import Tokenizer, fitted, tokenizer_from
-from leporello.language.tokens.borders import at_borders, in_lengths
+from leporello.language.text.pieces import at_borders, in_lengths
+from leporello.language.text.sources import manual
+from leporello.language.tokens.tokenizer import Tokenizer
+from leporello.language.tokens.vocabulary import fitted, tokenizer_from
 from tests.language.chinese import SIMPLIFIED, TRADITIONAL
 
 ALPHABET = "abcdE'’12 ,.!-_\n\t  \u3000\x1c\x85é折页，。」😀🏳️\u200d"
@@ -79,7 +80,7 @@ def test_pairs_do_not_depend_on_how_long_the_texts_are_that_are_encoded_at_once(
 ) -> None:
     text = manual()[:5000] + SIMPLIFIED
     expected = tokenizer("bpe:400").encode(text)
-    monkeypatch.setattr("leporello.language.tokens.bpe.AT_ONCE", length)
+    monkeypatch.setattr("leporello.language.tokens.byte_tokens.AT_ONCE", length)
     assert torch.equal(tokenizer("bpe:400").encode(text), expected)
 
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.language.ngrams.counting import Grams, counted
-from leporello.language.ngrams.level import Level
-from leporello.language.perplexity import PIECE, refuse_size, refuse_tokens
+from leporello.language.model.perplexity import PIECE, refuse_size, refuse_tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,3 +152,110 @@ def _refuse_short(tokens: Tensor, order: int) -> None:
             expected=f"{order} or more",
             tries="a lower order, or a longer text",
         )
+
+
+# ---- (language.ngrams.level) `Level`: what the n-grams of one order say about the next token, to be mixed with what the order below says.
+#
+# p(w | context) = max(c(context w) - D, 0) / c(context) + handed(context) p(w | context without its first token), where
+# D depends on the count and handed(context) is the sum of all D of the context, divided by c(context). Knows one order;
+# `KneserNey` knows which counts each order uses.
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One order. Contexts and n-grams go by their numbers in `counting`; -1 is one that does not occur.
+
+    size     of the vocabulary
+    keys     (grams,) sorted
+    shares   (grams + 1,) the first summand for each n-gram; the last is 0: [-1] is that of an unknown one
+    handed   (contexts + 1,) the weight of the order below; the last is 1: an unknown context leaves all to it
+    """
+
+    size: int
+    keys: Tensor
+    shares: Tensor
+    handed: Tensor
+
+    @staticmethod
+    def of(keys: Tensor, counts: Tensor, size: int, contexts: int) -> Level:
+        """From the counts of n-grams, of which some may be 0; contexts is the number of n-grams of the order below."""
+        taken = discounts_of(counts)[counts.clamp_max(3)]
+        context = keys // size
+        totals = torch.bincount(context, counts.double(), contexts)
+        handed = torch.bincount(context, taken, contexts) / totals
+        handed[totals == 0] = 1  # a context that nothing follows
+        shares = (counts - taken) / totals[context].clamp_min(1)
+        return Level(size, keys, torch.cat([shares, shares.new_zeros(1)]), torch.cat([handed, handed.new_ones(1)]))
+
+    def find(self, contexts: Tensor, tokens: Tensor) -> Tensor:
+        """The numbers of the n-grams (context, token), row by row; -1 for those that do not occur."""
+        keys = contexts * self.size + tokens  # below 0 for an unknown context, as no key is
+        places = torch.searchsorted(self.keys, keys).clamp_max_(len(self.keys) - 1)
+        return torch.where(self.keys[places] == keys, places, -1)
+
+    def mixed(self, grams: Tensor, contexts: Tensor, below: Tensor) -> Tensor:
+        """The probabilities of n-grams given their contexts; below are those of the order below."""
+        return self.shares[grams] + self.handed[contexts] * below
+
+
+# ---- (language.ngrams.counting) Counting: all n-grams of a text, order by order, numbered and counted by sorting.
+#
+# An n-gram's key is (number of its first n - 1 tokens) * size + (its last token), so that one sort of integers finds the
+# distinct ones whatever n is, and their places in sorted order are the numbers that the next order builds on. Knows
+# integers; knows nothing of probabilities.
+
+
+@dataclass(frozen=True, eq=False)
+class Grams:
+    """The distinct n-grams of one order.
+
+    keys      (grams,) sorted; the place of a key in it is the n-gram's number
+    counts    (grams,) how often each occurs
+    endings   (grams,) the number, in the order below, of each without its first token
+    """
+
+    keys: Tensor
+    counts: Tensor
+    endings: Tensor
+
+
+def counted(tokens: Tensor, size: int, order: int) -> Iterator[Grams]:
+    """The n-grams of order 1, 2, ... of a text.
+
+    tokens   (length,) int64, each in 0 .. size - 1
+    """
+    below = tokens.new_zeros(len(tokens) + 1)  # the number of the n-gram that begins at each place; order 0 has one
+    for n in range(1, order + 1):
+        keys, numbers, counts = torch.unique(
+            below[: len(tokens) - n + 1] * size + tokens[n - 1 :], return_inverse=True, return_counts=True
+        )
+        endings = torch.empty_like(keys)
+        endings[numbers] = below[1:]  # equal n-grams write the same number
+        yield Grams(keys, counts, endings)
+        below = numbers
+
+
+# ---- (language.ngrams.discounts) Discounts: how much to take off each count, for the n-grams that the text happens not to have.
+#
+# S. Chen and J. Goodman, "An empirical study of smoothing techniques for language modeling", 1998: with n_r the number of
+# n-grams that occur r times and Y = n_1 / (n_1 + 2 n_2), D_r = r - (r + 1) Y n_(r+1) / n_r for r = 1, 2, and 3 for all
+# that occur 3 times or more. Knows counts; knows nothing of contexts.
+
+
+def discounts_of(counts: Tensor) -> Tensor:
+    """(4,) float64: what is taken off n-grams that occur 0, 1, 2, and 3 or more times.
+
+    Where one of n_1 .. n_(r+1) is 0, or the estimate leaves nothing for n-grams that do not occur, D_r is r / 2. Small
+    texts and small vocabularies need that: hardly a letter occurs just once.
+
+    >>> discounts_of(torch.tensor([1, 1, 1, 1, 2, 2, 3, 7])).tolist()
+    [0.0, 0.5, 1.25, 1.5]
+    >>> discounts_of(torch.tensor([12, 30, 5])).tolist()
+    [0.0, 0.5, 1.0, 1.5]
+    """
+    n = torch.bincount(counts.clamp_max(5), minlength=6).tolist()
+    discounts = [0.0]
+    for r in (1, 2, 3):
+        estimate = r - (r + 1) * n[1] / (n[1] + 2 * n[2]) * n[r + 1] / n[r] if all(n[1 : r + 2]) else 0.0
+        discounts.append(estimate if estimate > 0 else r / 2)
+    return torch.tensor(discounts, dtype=torch.float64)

@@ -1,0 +1,143 @@
+"""From a configuration or a run folder to a training that is ready to go.
+
+Knows the order: text, tokens, folder, network. Knows nothing of how any of them is done.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leporello.atomic_write import remove_temporary_files
+from leporello.errors import FileMismatch
+from leporello.language.config import Config
+from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.folder import Run
+from leporello.language.run.metrics import refuse_board
+from leporello.language.text.sources import Source, source_of
+from leporello.language.tokens.corpus import Corpus, corpus_of, opened
+from leporello.language.tokens.tokenizer import Tokenizer
+from leporello.language.tokens.vocabulary import read_vocabulary, write_vocabulary
+from leporello.language.training.distributed import Ranks, device_of, ranks_here
+from leporello.language.training.loop import Training
+
+
+def started(config: Config, source: Source | None = None, out: Path | None = None) -> Training:
+    """A training from its beginning.
+
+    source   the text; by default what the configuration names
+    out      a new folder for the run; None: nothing is written
+    """
+    ranks = ranks_here(device_of(config.device))
+    set_threads(config)
+    refuse_board(config, out)
+    if out is None:
+        return Training(config, _read(config, source, None, ranks), None, ranks)
+    there = out.exists()
+    run = Run.create(out, config) if ranks.leads else Run(out)
+    try:
+        return Training(config, _read(config, source, run, ranks), run, ranks)
+    except Exception:
+        if ranks.leads:
+            run.abandon(folder=not there)
+        raise
+
+
+def resumed(path: Path) -> Training:
+    """A training that goes on where its last checkpoint stands; a changed text is refused.
+
+    A run that was broken off before its first checkpoint begins again.
+    """
+    run = Run.open(path)
+    config = run.config()
+    ranks = ranks_here(device_of(config.device))
+    set_threads(config)
+    if ranks.leads:
+        remove_temporary_files(run.path)
+    if not run.data_file.is_file():
+        _refuse_no_text(config, run)
+        return Training(config, _read(config, None, run, ranks), run, ranks)
+    corpus = kept(run)
+    refuse_board(config, run.path)
+    if ranks.leads:
+        refuse_changed_text(config, corpus, run)
+    training = Training(config, corpus, run, ranks)
+    if run.last_file.is_file():
+        training.restore(*read_checkpoint(run.last_file))
+    return training
+
+
+def _read(config: Config, source: Source | None, run: Run | None, ranks: Ranks) -> Corpus:
+    """The text as tokens: the first process reads it, the others find it in the folder."""
+    if run is None:
+        return encoded(config, source or source_of(config.text, config.encoding), None)
+    if ranks.leads:
+        corpus = encoded(config, source or source_of(config.text, config.encoding), run)
+        write_vocabulary(corpus.tokenizer, run.vocabulary_file)
+        run.write_data({"corpus": corpus.record()})
+    ranks.wait()
+    return corpus if ranks.leads else kept(run)
+
+
+def encoded(config: Config, source: Source, run: Run | None, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The text as tokens."""
+    return corpus_of(
+        source,
+        kind=config.tokens,
+        min_count=config.min_count,
+        unknown=config.unknown,
+        validation=config.validation,
+        first=config.first,
+        normalise=config.normalise,
+        file=None if run is None else run.tokens_file,
+        tokenizer=tokenizer,
+    )
+
+
+def kept(run: Run) -> Corpus:
+    """The tokens that lie in a run folder."""
+    record: dict[str, Any] | None = run.data().get("corpus")
+    if record is None:
+        raise FileMismatch(
+            "the folder holds a model without its training.",
+            folder=run.path,
+            tries=f"leporello generate {run.path}, or train anew",
+        )
+    try:
+        return opened(run.tokens_file, read_vocabulary(run.vocabulary_file), record)
+    except FileMismatch as error:
+        error.place(folder=str(run.path))
+        raise
+
+
+def refuse_changed_text(config: Config, corpus: Corpus, run: Run) -> None:
+    """The text is read again, where it can be, and compared with the tokens that were kept."""
+    if config.text == ("-",) or (config.text and not all(Path(name).exists() for name in config.text)):
+        return  # the tokens are all there is
+    again = encoded(config, source_of(config.text, config.encoding), None, corpus.tokenizer)
+    if again.digest != corpus.digest:
+        raise FileMismatch(
+            "the text has changed since the run began.",
+            folder=run.path,
+            text=", ".join(config.text) or "the manual inside Python",
+            came=f"{len(again.train.tokens):,} tokens to train on, digest {again.digest[:12]}",
+            expected=f"{len(corpus.train.tokens):,} tokens, digest {corpus.digest[:12]}",
+            tries="bring the old text back, or train anew with another --out",
+        )
+
+
+def _refuse_no_text(config: Config, run: Run) -> None:
+    """A text that nobody kept cannot be read again."""
+    if "-" in config.text:
+        raise FileMismatch(
+            "the run was stopped before its text was read, and the text was in no file.",
+            folder=run.path,
+            tries="train again with another --out",
+        )
+
+
+def set_threads(config: Config) -> None:
+    if config.threads:
+        torch.set_num_threads(config.threads)

@@ -24,7 +24,7 @@ from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import Corpus
 from leporello.language.tokens.vocabulary import read_vocabulary
-from leporello.language.training.start import encoded, kept
+from leporello.language.training.start import corpus_of_run, encode_source
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,17 @@ def _corpus(text: Sequence[str], given: dict[str, Any], beside: Beside | None) -
     """The tokens of a run, or of a text: cut and read as a run did where one is named."""
     if beside is None:
         config = config_of({"text": tuple(text), **given})
-        return encoded(config, source_of(config.text, config.encoding), None)
+        return encode_source(config, source_of(config.text, config.encoding), None)
     if not text and given:
         raise ArgumentError(
             f"--{next(iter(given)).replace('_', '-')} is for a text, and that of the run is taken as it is.",
             tries="the name of the text too",
         )
     if not text:
-        return kept(beside.run)
+        return corpus_of_run(beside.run)
     config = beside.summary.config.replaced({"text": tuple(text), **given})
     tokenizer = read_vocabulary(beside.run.vocabulary_file)
-    return encoded(config, source_of(config.text, config.encoding), None, tokenizer)
+    return encode_source(config, source_of(config.text, config.encoding), None, tokenizer)
 
 
 def _rows(corpus: Corpus, orders: Sequence[int], shown: bool) -> list[Row]:

@@ -16,7 +16,8 @@ from leporello.cli.columns import aligned, duration, number
 from leporello.cli.saying import say, show
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.report.summary import Summary, summary_of
-from leporello.language.run.folder import Run, finite
+from leporello.language.run.folder import Run
+from leporello.language.run.metrics import without_infinities
 
 DEEPEST = 4  # folders below the one that is looked through
 FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is one of a run
@@ -66,7 +67,7 @@ def looked_at(folder: Path) -> tuple[list[Summary], list[tuple[Run, LeporelloErr
 def record(summary: Summary) -> dict[str, Any]:
     """A run as JSON has it."""
     best, last, corpus = summary.best or {}, summary.last, summary.corpus
-    return finite(
+    return without_infinities(
         {
             "run": str(summary.run.path),
             "text": summary.source,

@@ -20,7 +20,7 @@ from leporello.language.model import language_model as models
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.network import network_of
 from leporello.language.run.folder import Run
-from leporello.language.tokens.vocabulary import fitted
+from leporello.language.tokens.vocabulary import fit_tokenizer
 from tests.language.texts import rhyme
 
 TEXT = "the owl meets the hen.\nthe rat fears no cat.\n"
@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 def model_of(cell: str = "gru", forced: bool = True) -> LanguageModel:
     """A network as it begins, in float64, with scores that are far from equal."""
     config = Config(cell=cell, hidden=7, embedding=0, dropout=0.3, engine="reference", precision="float64")
-    tokenizer = fitted("char", [rhyme()])
+    tokenizer = fit_tokenizer("char", [rhyme()])
     net = network_of(config, tokenizer.size)
     with torch.no_grad():
         for value in net.parameters():
@@ -139,7 +139,7 @@ def test_texts_are_normalised_as_the_training_text_was():
 
 
 def test_bits_are_counted_of_what_was_predicted_alone():
-    tokenizer = fitted("byte", [""])
+    tokenizer = fit_tokenizer("byte", [""])
     config = Config(hidden=3, embedding=3, cell="rnn", engine="reference")
     model = LanguageModel(network_of(config, tokenizer.size), tokenizer, config)
     found = model.evaluate("纸张")  # six bytes, of which the first is read

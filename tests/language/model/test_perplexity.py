@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.language.model.perplexity import PIECE, Scores, Uniform, perplexity_of
+from leporello.language.model.perplexity import TOKENS_PER_PIECE, Scores, Uniform, perplexity_of
 from tests.errors.said import said
 
 
@@ -70,9 +70,9 @@ def test_progress_is_told_after_each_piece() -> None:
 
 
 def test_long_texts_come_in_pieces() -> None:
-    tokens = torch.zeros(2 * PIECE + 4, dtype=torch.uint8)
+    tokens = torch.zeros(2 * TOKENS_PER_PIECE + 4, dtype=torch.uint8)
     pieces = list(Uniform(3).surprises(tokens))
-    assert [len(piece) for piece in pieces] == [PIECE, PIECE, 3]
+    assert [len(piece) for piece in pieces] == [TOKENS_PER_PIECE, TOKENS_PER_PIECE, 3]
     assert {piece.dtype for piece in pieces} == {torch.float64}
 
 

@@ -101,7 +101,7 @@ def test_pieces_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch, piece
     model = KneserNey.fit(learnt, 9, 5)
     whole = list(model.surprises(other))
     assert len(whole) == 1
-    monkeypatch.setattr(kneser_ney, "PIECE", piece)
+    monkeypatch.setattr(kneser_ney, "TOKENS_PER_PIECE", piece)
     pieces = list(model.surprises(other))
     assert len(pieces) == math.ceil(99 / piece)
     assert torch.equal(torch.cat(pieces), whole[0])

@@ -10,7 +10,15 @@ import pytest
 
 from leporello.errors import LeporelloError
 from leporello.language.ngrams.baseline import Row
-from leporello.language.report.curves import APART, MOST, _apart, _fewer, compare_png, compare_svg, curve_svg
+from leporello.language.report.curves import (
+    MAX_POINTS,
+    MIN_NAME_DISTANCE,
+    _averaged,
+    _spread,
+    compare_png,
+    compare_svg,
+    curve_svg,
+)
 
 MODELS = [Row("uniform", 65.0), Row("2-gram", 12.5, order=2), Row("3-gram", 12.4, order=3)]
 
@@ -64,17 +72,17 @@ def test_less_than_an_epoch_is_counted_in_tokens() -> None:
 
 
 def test_many_points_are_averaged_by_their_logarithm() -> None:
-    found = _fewer([(float(index), 4.0 if index % 2 else 16.0) for index in range(2 * MOST)])
-    assert len(found) == MOST
+    found = _averaged([(float(index), 4.0 if index % 2 else 16.0) for index in range(2 * MAX_POINTS)])
+    assert len(found) == MAX_POINTS
     assert found[0] == pytest.approx((0.5, 8.0))
-    assert _fewer([(1.0, 3.0)]) == [pytest.approx((1.0, 3.0))]
+    assert _averaged([(1.0, 3.0)]) == [pytest.approx((1.0, 3.0))]
 
 
 def test_names_that_would_meet_are_moved_apart_and_others_stay() -> None:
-    places = _apart([0.1, 0.5, 0.51, 0.52, 0.9])
+    places = _spread([0.1, 0.5, 0.51, 0.52, 0.9])
     assert [places[0], places[4]] == [0.1, 0.9]
     assert places[2] == pytest.approx(0.51)
-    assert all(b - a >= APART - 1e-9 for a, b in itertools.pairwise(places))
+    assert all(b - a >= MIN_NAME_DISTANCE - 1e-9 for a, b in itertools.pairwise(places))
 
 
 def test_several_runs_are_drawn_with_their_names() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from leporello.language.report import markdown_report as report
-from leporello.language.report.markdown_report import Flow, different, fenced, spanned, table, visible, write_report
+from leporello.language.report.markdown_report import (
+    Flow,
+    changed_options,
+    fenced,
+    spanned,
+    two_columns,
+    visible,
+    write_report,
+)
 from leporello.language.report.summary import summary_of
 from leporello.language.run.folder import Run
 from tests.language.tiny import CONFIG, add_line, tiny_run  # noqa: F401
@@ -32,8 +40,8 @@ def test_a_report_tells_what_was_trained_and_how_it_ended(tiny: Run) -> None:
 
 def test_the_network_stands_in_the_table_beside_the_n_grams(tiny: Run) -> None:
     lines = page(tiny).splitlines()
-    table = [line.strip("| ").split(" | ")[0].strip("*") for line in lines if line.startswith("| ") and "." in line]
-    assert [name for name in table if "gram" in name or name in ("uniform", "gru 8")] == [
+    names = [line.strip("| ").split(" | ")[0].strip("*") for line in lines if line.startswith("| ") and "." in line]
+    assert [name for name in names if "gram" in name or name in ("uniform", "gru 8")] == [
         "uniform",
         "1-gram",
         "2-gram",
@@ -50,7 +58,7 @@ def test_the_curve_lies_beside_the_page_and_nothing_half_written(tiny: Run) -> N
 
 
 def test_without_matplotlib_the_page_says_what_the_curve_needs(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "plots_missing", lambda: True)
+    monkeypatch.setattr(report, "matplotlib_missing", lambda: True)
     text = page(tiny)
     assert "curve.svg needs `pip install 'leporello[plots]'`." in text
     assert "(curve.svg)" not in text
@@ -85,8 +93,8 @@ def test_a_run_that_was_broken_off_at_once_has_a_page_that_says_how_to_go_on(tin
 
 
 def test_only_keys_that_are_not_at_their_defaults_differ() -> None:
-    assert different(CONFIG)["window"] == 11
-    assert "optimiser" not in different(CONFIG)
+    assert changed_options(CONFIG)["window"] == 11
+    assert "optimiser" not in changed_options(CONFIG)
 
 
 @pytest.mark.parametrize("text", ["", "plain", "```", "a ```` b\n``````", "~~~\n---"])
@@ -108,4 +116,4 @@ def test_a_span_holds_backticks_and_is_one_line() -> None:
 
 
 def test_a_cell_of_a_table_ends_where_it_should() -> None:
-    assert table({"text": spanned("a|b")}).splitlines()[-1] == r"| text | `a\|b` |"
+    assert two_columns({"text": spanned("a|b")}).splitlines()[-1] == r"| text | `a\|b` |"

@@ -13,7 +13,7 @@ from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.summary import ALIVE_SECONDS, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training.start import started
+from leporello.language.training.start import start_training
 from tests.language.tiny import CONFIG, TEXT, add_line, finished, tiny_run  # noqa: F401
 
 
@@ -32,7 +32,7 @@ def test_a_summary_tells_what_the_files_of_the_run_hold(tiny: Run) -> None:
 
 def test_tied_parameters_count_once(tmp_path: Path) -> None:
     config = CONFIG.replaced({"embedding": 8, "tied": True, "epochs": 1})
-    training = started(config, Source.of_text(TEXT), tmp_path / "tied")
+    training = start_training(config, Source.of_text(TEXT), tmp_path / "tied")
     finished(training)
     assert training.run is not None
     assert summary_of(training.run).parameters == sum(value.numel() for value in training.net.parameters())

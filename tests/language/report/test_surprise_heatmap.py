@@ -14,16 +14,16 @@ from rich.console import Console
 
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.report.surprise_heatmap import (
-    CLOSING,
     LEVELS,
+    NOT_AT_LINE_START,
+    coloured_html,
+    coloured_text,
     glyphs,
-    heat,
-    heat_html,
     is_plain,
     legend,
     level_of,
     lines,
-    shown,
+    visible_character,
 )
 
 POEM = list("床前明月光，疑是地上霜。举头望明月，低头思故乡。")
@@ -48,7 +48,7 @@ def test_every_glyph_stands_once_and_in_order(pieces: list[str], width: int) -> 
 
 @given(texts)
 def test_lines_hold_nothing_that_moves_the_cursor(pieces: list[str]) -> None:
-    text = heat(pieces, [2.0] * len(pieces), 20).plain.replace("\n", "")
+    text = coloured_text(pieces, [2.0] * len(pieces), 20).plain.replace("\n", "")
     assert not any(character < " " or "\x7f" <= character <= "\x9f" for character in text)
 
 
@@ -59,7 +59,7 @@ def test_chinese_takes_two_columns() -> None:
 
 def test_no_line_begins_with_a_closing_sign() -> None:
     for width in range(6, 30):
-        assert not any(line[0] in CLOSING for line in written(POEM, width))
+        assert not any(line[0] in NOT_AT_LINE_START for line in written(POEM, width))
 
 
 def test_words_stay_whole_where_they_fit() -> None:
@@ -79,7 +79,7 @@ def test_a_newline_is_shown_and_ends_the_line() -> None:
     [("\t", "→"), ("\r", "␍"), ("\x1b", "␛"), ("\u202e", "<202E>"), ("\x85", "<0085>"), ("光", "光")],
 )
 def test_what_has_no_shape_gets_one(character: str, sign: str) -> None:
-    assert shown(character) == sign
+    assert visible_character(character) == sign
 
 
 def test_a_mark_that_combines_stays_with_its_letter_or_gets_a_circle() -> None:
@@ -87,17 +87,17 @@ def test_a_mark_that_combines_stays_with_its_letter_or_gets_a_circle() -> None:
 
 
 def test_marks_stand_below_what_surprised_where_there_are_no_colours() -> None:
-    told = heat(["明", "月", "a", "b"], [None, 9.0, 0.2, 4.0], plain=True)
+    told = coloured_text(["明", "月", "a", "b"], [None, 9.0, 0.2, 4.0], plain=True)
     assert told.plain == "明月ab\n  ## +"
     assert not told.spans
 
 
 def test_a_line_without_surprise_has_no_marks() -> None:
-    assert heat(["a", "\n", "b"], [0.1, 0.1, 0.1], plain=True).plain == "a⏎\nb"
+    assert coloured_text(["a", "\n", "b"], [0.1, 0.1, 0.1], plain=True).plain == "a⏎\nb"
 
 
 def test_a_token_stands_on_the_ground_of_its_level() -> None:
-    text = heat(["ab", "c", "d"], [9.0, 0.5, float("inf")])
+    text = coloured_text(["ab", "c", "d"], [9.0, 0.5, float("inf")])
     assert [(text.plain[span.start : span.end], str(span.style)) for span in text.spans] == [
         ("ab", LEVELS[4].style),
         ("d", LEVELS[5].style),
@@ -116,7 +116,7 @@ def test_levels_begin_where_they_say(bits: float, least: float) -> None:
 @pytest.mark.parametrize("bits", [None, float("nan")])
 def test_what_was_not_predicted_has_no_level(bits: float | None) -> None:
     assert level_of(bits) is None
-    assert str(heat(["a"], [bits]).spans[0].style) == "dim"
+    assert str(coloured_text(["a"], [bits]).spans[0].style) == "dim"
 
 
 def test_the_legend_names_every_level() -> None:
@@ -127,8 +127,8 @@ def test_the_legend_names_every_level() -> None:
 
 def test_colours_reach_a_terminal_and_none_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    shown = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    assert not is_plain(shown)
+    visible_character = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    assert not is_plain(visible_character)
     assert is_plain(Console(file=io.StringIO(), color_system=None))
     monkeypatch.setenv("NO_COLOR", "1")
     assert is_plain(Console(file=io.StringIO(), force_terminal=True, color_system="truecolor"))
@@ -158,7 +158,7 @@ def _contrast(one: str, other: str) -> float:
 
 
 def test_a_page_tells_the_bits_of_each_token_and_escapes_its_text() -> None:
-    page = heat_html(["<b>", "\n", "光"], [None, 0.5, 12.0])
+    page = coloured_html(["<b>", "\n", "光"], [None, 0.5, 12.0])
     assert '<span class="unknown">&lt;b&gt;</span>' in page
     assert '<span class="l0" title="0.50 bits">⏎\n</span>' in page
     assert '<span class="l4" title="12.00 bits">光</span>' in page
@@ -166,26 +166,26 @@ def test_a_page_tells_the_bits_of_each_token_and_escapes_its_text() -> None:
 
 
 def test_surprises_may_be_a_tensor() -> None:
-    assert heat(["a", "b"], torch.tensor([0.0, 5.0]), plain=True).plain == "ab\n +"
+    assert coloured_text(["a", "b"], torch.tensor([0.0, 5.0]), plain=True).plain == "ab\n +"
 
 
 def test_another_number_of_surprises_is_refused() -> None:
     with pytest.raises(ArgumentError, match="not one surprise for each piece"):
-        heat(["a", "b"], [1.0])
+        coloured_text(["a", "b"], [1.0])
 
 
 @pytest.mark.parametrize("width", [1, 0, -3, 2.5, True])
 def test_what_is_no_width_is_refused(width: int) -> None:
     with pytest.raises(ArgumentError, match="no width"):
-        heat(["a"], [1.0], width)
+        coloured_text(["a"], [1.0], width)
 
 
 def test_without_rich_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.text", None)
     with pytest.raises(LeporelloError, match="needs the package rich"):
-        heat(["a"], [1.0])
-    assert "l1" in heat_html(["a"], [1.0])
+        coloured_text(["a"], [1.0])
+    assert "l1" in coloured_html(["a"], [1.0])
 
 
 def test_an_empty_text_is_empty() -> None:
-    assert heat([], []).plain == ""
+    assert coloured_text([], []).plain == ""

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from leporello.errors import FileMismatch, LeporelloError
-from leporello.language.run.checkpoint import part, read_checkpoint, write_checkpoint
+from leporello.language.run.checkpoint import read_checkpoint, tensors_below, write_checkpoint
 
 TENSORS = {"net.W": torch.randn(3, 4), "net.n": torch.arange(5), "flag": torch.zeros(0)}
 
@@ -23,7 +23,7 @@ def test_what_is_written_is_read_again(tmp_path: Path):
     assert facts == {"update": 3, "name": "时"}
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[name], value) for name, value in TENSORS.items())
-    assert part(tensors, "net").keys() == {"W", "n"}
+    assert tensors_below(tensors, "net").keys() == {"W", "n"}
     assert os.listdir(tmp_path) == ["last.safetensors"]
 
 

@@ -16,22 +16,22 @@ from hypothesis import strategies as st
 from leporello.errors import ArgumentError, FileMismatch, LeporelloError
 from leporello.language.text import sources
 from leporello.language.text.sources import Source, manual, source_of
-from leporello.language.tokens.corpus import Corpus, Part, corpus_of, opened
-from leporello.language.tokens.vocabulary import fitted
+from leporello.language.tokens.corpus import Corpus, CorpusPart, corpus_of, open_corpus
+from leporello.language.tokens.vocabulary import fit_tokenizer
 from tests.language.chinese import SIMPLIFIED
 
 ENGLISH = manual()[:20_000]
 KINDS = ["char", "byte", "word", "bpe:300"]
 
 
-def text_of(corpus: Corpus, part: Part | None) -> str:
+def text_of(corpus: Corpus, part: CorpusPart | None) -> str:
     assert part is not None
     return corpus.tokenizer.decode(part.tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_parts_together_are_the_text(kind: str) -> None:
-    corpus = corpus_of(Source.of_text(ENGLISH), kind=kind, tokenizer=fitted(kind, [ENGLISH]))
+    corpus = corpus_of(Source.of_text(ENGLISH), kind=kind, tokenizer=fit_tokenizer(kind, [ENGLISH]))
     train, validation = text_of(corpus, corpus.train), text_of(corpus, corpus.validation)
     assert train + validation == ENGLISH
     assert len(train) == 18_000 or kind == "word"
@@ -95,7 +95,7 @@ def test_pieces_change_nothing(kind: str, piece: int) -> None:
     text = "Don't  cut\n\nthese words, 老人说：“走一步。”他 😀 " * 3
     with pytest.MonkeyPatch.context() as patch:
         expected = corpus_of(Source.of_text(text), kind=kind, validation=0.3)
-        patch.setattr(sources, "PIECE", piece)
+        patch.setattr(sources, "PIECE_CHARACTERS", piece)
         found = corpus_of(Source.of_text(text), kind=kind, validation=0.3)
     assert found.record() == expected.record()
 
@@ -149,7 +149,7 @@ def test_a_corpus_is_opened_again_without_its_text(kind: str, validation: float,
     file = tmp_path / "tokens.bin"
     corpus = corpus_of(Source.of_text(ENGLISH), kind=kind, validation=validation, file=file)
     record = json.loads(json.dumps(corpus.record()))
-    again = opened(file, corpus.tokenizer, record)
+    again = open_corpus(file, corpus.tokenizer, record)
     assert again.record() == corpus.record()
     assert torch.equal(again.train.tokens, corpus.train.tokens)
     assert (again.validation is None) == (validation == 0)
@@ -169,7 +169,7 @@ def test_a_cut_file_is_refused(kept: tuple[Path, Corpus]) -> None:
         file.unlink()  # what is mapped stays as it is
         file.write_bytes(other)
         with pytest.raises(FileMismatch, match="the tokens are cut") as refusal:
-            opened(file, corpus.tokenizer, record)
+            open_corpus(file, corpus.tokenizer, record)
         assert str(file) in str(refusal.value)
 
 
@@ -180,25 +180,25 @@ def test_a_damaged_file_is_refused(kept: tuple[Path, Corpus]) -> None:
     file.unlink()
     file.write_bytes(contents)
     with pytest.raises(FileMismatch, match="the tokens are damaged"):
-        opened(file, corpus.tokenizer, corpus.record())
+        open_corpus(file, corpus.tokenizer, corpus.record())
 
 
 def test_a_missing_file_is_refused(kept: tuple[Path, Corpus]) -> None:
     file, corpus = kept
     file.unlink()
     with pytest.raises(FileMismatch, match="cannot be read"):
-        opened(file, corpus.tokenizer, corpus.record())
+        open_corpus(file, corpus.tokenizer, corpus.record())
 
 
 def test_another_vocabulary_or_border_is_refused(kept: tuple[Path, Corpus]) -> None:
     file, corpus = kept
     with pytest.raises(FileMismatch, match="another text or vocabulary"):
-        opened(file, fitted("char", ["abc"]), corpus.record())
+        open_corpus(file, fit_tokenizer("char", ["abc"]), corpus.record())
     record = corpus.record()
     record["train"]["length"] -= 1
     record["validation"]["length"] += 1
     with pytest.raises(FileMismatch, match="another text or vocabulary"):
-        opened(file, corpus.tokenizer, record)
+        open_corpus(file, corpus.tokenizer, record)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_another_vocabulary_or_border_is_refused(kept: tuple[Path, Corpus]) -> N
 def test_a_damaged_record_is_refused(change: dict[str, Any], kept: tuple[Path, Corpus]) -> None:
     file, corpus = kept
     with pytest.raises(FileMismatch, match="the record of the tokens is damaged"):
-        opened(file, corpus.tokenizer, {**corpus.record(), **change})
+        open_corpus(file, corpus.tokenizer, {**corpus.record(), **change})
 
 
 def test_the_digest_tells_texts_borders_and_vocabularies_apart() -> None:

@@ -13,74 +13,80 @@ import torch
 
 from leporello.errors import ArgumentError, FileMismatch
 from leporello.language.text.sources import manual
-from leporello.language.tokens import byte_tokens as bpe
-from leporello.language.tokens.vocabulary import fitted, parsed, read_vocabulary, tokenizer_from, write_vocabulary
+from leporello.language.tokens import byte_tokens
+from leporello.language.tokens.vocabulary import (
+    fit_tokenizer,
+    parse_kind,
+    read_vocabulary,
+    tokenizer_from_record,
+    write_vocabulary,
+)
 from tests.language.chinese import SIMPLIFIED
 
 
 def test_characters_go_by_code_point_after_the_unknown_symbol() -> None:
-    fit = fitted("char", ["baca", "折页"])
+    fit = fit_tokenizer("char", ["baca", "折页"])
     assert fit.size == 6
     assert [fit.symbol(id) for id in range(6)] == ["<unknown>", "a", "b", "c", "折", "页"]
     assert fit.encode("cab页").tolist() == [3, 1, 2, 5]
 
 
 def test_rare_characters_and_words_are_unknown() -> None:
-    assert fitted("char", ["abra", "cadabra"], min_count=2).encode("abracadabra").tolist() == [
+    assert fit_tokenizer("char", ["abra", "cadabra"], min_count=2).encode("abracadabra").tolist() == [
         *(1, 2, 3, 1),
         *(0, 1, 0, 1),
         *(2, 3, 1),
     ]
-    words = fitted("word", ["so it is and so", " it was"], min_count=2)
+    words = fit_tokenizer("word", ["so it is and so", " it was"], min_count=2)
     assert [words.symbol(id) for id in range(words.size)] == ["<unknown>", "␣it"]
 
 
 def test_a_word_has_its_leading_blank_and_marks_and_other_blanks_stand_alone() -> None:
-    fit = fitted("word", ["Don't go,  he said.\n He's here (now)\n"])
+    fit = fit_tokenizer("word", ["Don't go,  he said.\n He's here (now)\n"])
     split = fit.split("Don't go,  he said.\n He's here (now)\n")  # type: ignore[attr-defined]
     assert split == ["Don't", " go", ",", " ", " he", " said", ".", "\n", " He's", " here", " ", "(", "now", ")", "\n"]
 
 
 def test_frequent_words_have_small_ids_and_equals_go_by_name() -> None:
-    fit = fitted("word", [" b a b c"])
+    fit = fit_tokenizer("word", [" b a b c"])
     assert [fit.symbol(id) for id in range(fit.size)] == ["<unknown>", "␣b", "␣a", "␣c"]
 
 
 def test_words_of_a_text_without_blanks_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no blanks between its words") as refusal:
-        fitted("word", [SIMPLIFIED])
+        fit_tokenizer("word", [SIMPLIFIED])
     assert "char, byte or bpe:N" in str(refusal.value)
     assert f"0 blanks in {len(SIMPLIFIED)} characters" in str(refusal.value)
 
 
 def test_bytes_are_256() -> None:
-    fit = fitted("byte", [])
+    fit = fit_tokenizer("byte", [])
     assert (fit.size, fit.unknown) == (256, None)
     assert fit.encode("é页").tolist() == list("é页".encode())
     assert [fit.symbol(id) for id in (65, 32, 10, 0xE9)] == ["A", "␣", "\\n", "\\xe9"]
 
 
 def test_frequent_pairs_of_bytes_are_merged() -> None:
-    fit = fitted("bpe:300", ["the cat and the hat and the rat " * 20])
+    fit = fit_tokenizer("bpe:300", ["the cat and the hat and the rat " * 20])
     assert 256 < fit.size <= 300
     assert "␣the" in {fit.symbol(id) for id in range(fit.size)}
     assert fit.encode("the the").numel() < 5
 
 
 def test_chinese_characters_are_merged_from_their_bytes() -> None:
-    fit = fitted("bpe:500", [SIMPLIFIED])
+    fit = fit_tokenizer("bpe:500", [SIMPLIFIED])
     assert fit.encode(SIMPLIFIED).numel() < len(SIMPLIFIED.encode()) / 2
     assert "老人" in {fit.symbol(id) for id in range(fit.size)}
 
 
 def test_the_letters_that_stand_for_bytes_are_those_of_the_package() -> None:
     tokenizers = pytest.importorskip("tokenizers.pre_tokenizers")
-    assert sorted(bpe.LETTERS) == sorted(tokenizers.ByteLevel.alphabet())
-    assert sorted(bpe.LETTERS.values()) == list(range(256))
+    assert sorted(byte_tokens.BYTE_OF_LETTER) == sorted(tokenizers.ByteLevel.alphabet())
+    assert sorted(byte_tokens.BYTE_OF_LETTER.values()) == list(range(256))
 
 
 def test_pairs_are_the_same_every_time() -> None:
-    records = [fitted("bpe:600", [manual()[:20_000], SIMPLIFIED]).record() for _ in range(4)]
+    records = [fit_tokenizer("bpe:600", [manual()[:20_000], SIMPLIFIED]).record() for _ in range(4)]
     assert all(record == records[0] for record in records)
 
 
@@ -89,7 +95,7 @@ def test_pairs_are_the_same_in_every_process() -> None:
     script = """
 import hashlib, json
 from leporello.language.text.sources import manual
-from leporello.language.tokens.vocabulary import fitted
+from leporello.language.tokens.vocabulary import fit_tokenizer
 print(hashlib.sha256(json.dumps(fitted("bpe:600", [manual()[:50_000]]).record()).encode()).hexdigest())
 """
     printed = {subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout for _ in range(2)}
@@ -99,12 +105,12 @@ print(hashlib.sha256(json.dumps(fitted("bpe:600", [manual()[:50_000]]).record())
 def test_pairs_do_not_depend_on_how_the_text_came() -> None:
     text = manual()[:30_000] + SIMPLIFIED
     cut = [text[start : start + 777] for start in range(0, len(text), 777)]
-    assert fitted("bpe:400", [text]).record() == fitted("bpe:400", cut).record()
+    assert fit_tokenizer("bpe:400", [text]).record() == fit_tokenizer("bpe:400", cut).record()
 
 
 def test_pairs_are_learned_from_enough_of_a_long_text_without_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bpe, "AT_ONCE", 100)
-    monkeypatch.setattr(bpe, "LEARNED_BYTES", 3 * len(SIMPLIFIED))
+    monkeypatch.setattr(byte_tokens, "TEXT_CHARACTERS", 100)
+    monkeypatch.setattr(byte_tokens, "MAX_LEARNED_BYTES", 3 * len(SIMPLIFIED))
     seen: list[str] = []
 
     def pieces() -> Any:
@@ -112,7 +118,7 @@ def test_pairs_are_learned_from_enough_of_a_long_text_without_blanks(monkeypatch
             seen.append(piece)
             yield piece
 
-    fitted("bpe:300", pieces())
+    fit_tokenizer("bpe:300", pieces())
     assert seen == [SIMPLIFIED, SIMPLIFIED[::-1]]
 
 
@@ -122,13 +128,13 @@ def test_an_error_of_the_text_comes_through_the_package() -> None:
         raise ArgumentError("the file cannot be read.", file="a.txt")
 
     with pytest.raises(ArgumentError, match=r"a\.txt"):
-        fitted("bpe:300", broken())
+        fit_tokenizer("bpe:300", broken())
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r"pip install 'leporello\[language\]'"):
-        fitted("bpe:300", ["text"])
+        fit_tokenizer("bpe:300", ["text"])
 
 
 @pytest.mark.parametrize(
@@ -144,13 +150,13 @@ def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 )
 def test_another_kind_is_refused_with_the_nearest(kind: str, near: str) -> None:
     with pytest.raises(ArgumentError, match=f"nearest +{near}"):
-        fitted(kind, ["text"])
+        fit_tokenizer(kind, ["text"])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "bpe:", "bpe:256", "bpe:many", "bpe:-300", "bpe:²", "bpe:1000001", "bpe:3e3"])
 def test_pairs_without_a_fitting_number_are_refused(kind: str) -> None:
     with pytest.raises(ArgumentError, match="bpe needs the number of tokens") as refusal:
-        parsed(kind)
+        parse_kind(kind)
     assert "bpe:1000" in str(refusal.value)
 
 
@@ -166,17 +172,17 @@ def test_pairs_without_a_fitting_number_are_refused(kind: str) -> None:
 )
 def test_a_min_count_that_leaves_nothing_or_says_nothing_is_refused(kind: str, min_count: int, words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
-        fitted(kind, ["a b c"], min_count=min_count)
+        fit_tokenizer(kind, ["a b c"], min_count=min_count)
 
 
 @pytest.mark.parametrize("ids", [[4], [-1], torch.tensor([0, 9])])
 def test_an_id_that_does_not_exist_is_refused(ids: Any) -> None:
     with pytest.raises(ArgumentError, match="there is no such token"):
-        fitted("char", ["abc"]).decode(ids)
+        fit_tokenizer("char", ["abc"]).decode(ids)
 
 
 def broken_bpe(**changes: Any) -> dict[str, Any]:
-    contents = json.loads(json.dumps(fitted("bpe:260", ["aa bb aa bb"]).record()))
+    contents = json.loads(json.dumps(fit_tokenizer("bpe:260", ["aa bb aa bb"]).record()))
     contents["tokenizers"]["model"].update(changes)
     return contents
 
@@ -204,12 +210,12 @@ def broken_bpe(**changes: Any) -> dict[str, Any]:
 )
 def test_a_foreign_record_is_refused(record: Any) -> None:
     with pytest.raises(FileMismatch):
-        tokenizer_from(record)
+        tokenizer_from_record(record)
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "word", "bpe:400"])
 def test_a_vocabulary_comes_back(kind: str, tmp_path: Path) -> None:
-    fit = fitted(kind, [SIMPLIFIED, "so many blanks here " * 9])
+    fit = fit_tokenizer(kind, [SIMPLIFIED, "so many blanks here " * 9])
     write_vocabulary(fit, tmp_path / "vocabulary.json")
     again = read_vocabulary(tmp_path / "vocabulary.json")
     assert again.record() == fit.record()
@@ -219,7 +225,7 @@ def test_a_vocabulary_comes_back(kind: str, tmp_path: Path) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "vocabulary.json"
-    write_vocabulary(fitted("char", [SIMPLIFIED]), path)
+    write_vocabulary(fit_tokenizer("char", [SIMPLIFIED]), path)
     return path
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leporello.language.config import Config
-from leporello.language.training.display import Bar, Lines, Nothing, beside
-from leporello.language.training.progress import Left
+from leporello.language.training.display import JsonLines, NoDisplay, ProgressBar, rank_among
+from leporello.language.training.progress import RemainingTime
 
 KNOWN = [("uniform", 65.0), ("1-gram", 20.0), ("2-gram", 9.0), ("3-gram", 6.0), ("4-gram", 6.5)]
 PLACE = {"update": 100, "epoch": 12.34, "tokens": 409_600, "seconds": 31.0}
@@ -37,7 +37,7 @@ def validation(perplexity: float, **numbers: Any) -> dict[str, Any]:
     ],
 )
 def test_numbers_fit_on_a_line_of_80_columns(numbers: dict[str, float]):
-    bar = Bar(Config(epochs=20), KNOWN)
+    bar = ProgressBar(Config(epochs=20), KNOWN)
     bar.show(train(**numbers))
     assert len(bar.numbers.plain) <= 80
     assert "perplexity" in bar.numbers.plain
@@ -45,7 +45,7 @@ def test_numbers_fit_on_a_line_of_80_columns(numbers: dict[str, float]):
 
 
 def test_validations_stand_below_each_other_on_80_columns(capsys: pytest.CaptureFixture[str]):
-    bar = Bar(Config(epochs=20), KNOWN)
+    bar = ProgressBar(Config(epochs=20), KNOWN)
     for perplexity in (12_345.678, 64.0, 6.25, 1.5):
         bar.show(validation(perplexity, epoch=123.45))
     lines = capsys.readouterr().out.splitlines()
@@ -56,13 +56,13 @@ def test_validations_stand_below_each_other_on_80_columns(capsys: pytest.Capture
 
 
 def test_beside_nothing_nothing_is_said():
-    assert beside(7.0, KNOWN) == "below 2-gram"
-    assert beside(99.0, KNOWN) == "above all"
+    assert rank_among(7.0, KNOWN) == "below 2-gram"
+    assert rank_among(99.0, KNOWN) == "above all"
 
 
 def left(config: Config, *events: tuple[float, float]) -> list[tuple[float, float | None]]:
     """What is done and left after events at so many seconds and epochs."""
-    found = Left()
+    found = RemainingTime()
     return [found.after({"seconds": seconds, "epoch": epoch}, config) for seconds, epoch in events]
 
 
@@ -85,26 +85,26 @@ def test_of_minutes_and_epochs_what_comes_first_counts():
 
 
 def test_the_bar_says_how_long_it_will_take():
-    bar = Bar(Config(minutes=2))
+    bar = ProgressBar(Config(minutes=2))
     bar.show(train(seconds=45.0))
     assert bar.bar.tasks[0].fields["left"] == "1:15 left"
     assert bar.bar.tasks[0].completed == pytest.approx(0.375)
 
 
 def test_lines_are_json_without_infinities(capsys: pytest.CaptureFixture[str]):
-    with Lines() as view:
+    with JsonLines() as view:
         view.show(train(perplexity=math.inf))
     assert json.loads(capsys.readouterr().out)["perplexity"] is None
 
 
 def test_nothing_shows_nothing(capsys: pytest.CaptureFixture[str]):
-    with Nothing() as view:
+    with NoDisplay() as view:
         view.show(train())
     assert capsys.readouterr().out == ""
 
 
 def test_samples_and_the_end_are_shown(capsys: pytest.CaptureFixture[str]):
-    with Bar(Config(epochs=20)) as bar:
+    with ProgressBar(Config(epochs=20)) as bar:
         bar.show({"kind": "sample", **PLACE, "text": "\nthe [red]owl[/red] 光\n"})
         bar.show({"kind": "end", **PLACE, "epoch": 20.0, "why": "20 epochs are done", "best": 1.0})
     assert "    the [red]owl[/red] 光" in capsys.readouterr().out

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.language.training.test_loop import config
 
 from leporello.errors import FileMismatch
 from leporello.language.run.checkpoint import read_checkpoint
 from leporello.language.run.folder import Run
-from leporello.language.training.start import resumed, started
+from leporello.language.training.start import resume_training, start_training
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished
+from tests.language.training.test_loop import config
 
 OPTIONS: dict[str, Any] = {
     "cell": "gru", "hidden": 8, "batch": 3, "window": 8, "epochs": 1, "first": 900, "ngrams": 0, "dropout": 0.0,
@@ -74,7 +74,7 @@ def torchrun(given: list[object], said: Path) -> subprocess.CompletedProcess[byt
 def refuse_differences(run: Run, text: Path, folder: Path) -> None:
     """The weights and the losses of two processes are those of one with twice the batch."""
     options = {name.replace("-", "_"): value for name, value in OPTIONS.items()}
-    alone = started(config(text=(str(text),), **{**options, "batch": 6}), None, folder / "alone")
+    alone = start_training(config(text=(str(text),), **{**options, "batch": 6}), None, folder / "alone")
     finished(alone)
     tensors, facts = read_checkpoint(run.last_file)
     expected, others = read_checkpoint(alone.run.last_file)
@@ -109,7 +109,7 @@ def test_two_processes_do_what_one_does_with_twice_the_batch_and_are_resumed(tex
     with pytest.raises(
         FileMismatch, match=r"another number of processes(.|\n)*torchrun --nproc-per-node 2 -m leporello"
     ):
-        resumed(run.path)
+        resume_training(run.path)
 
 
 @pytest.mark.slow

@@ -18,10 +18,9 @@ from torch import Tensor
 from leporello.atomic_write import remove_temporary_files
 from leporello.errors import FileMismatch
 from leporello.language.config import Config, config_of
-from leporello.language.report.summary import header_of
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint import read_checkpoint, read_checkpoint_header
 from leporello.language.run.folder import Run
-from leporello.language.training.start import kept, resumed, started
+from leporello.language.training.start import corpus_of_run, resume_training, start_training
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished
@@ -51,10 +50,10 @@ class Here:
     def __init__(self, words: list[object], said: Path) -> None:
         name, folder = words[:2]
         if name == "resume":
-            finished(resumed(Path(str(folder))))
+            finished(resume_training(Path(str(folder))))
         else:
             options = {name.replace("-", "_"): value for name, value in OPTIONS.items()}
-            finished(started(config_of({"text": str(words[1]), **options}), None, Path(str(words[3]))))
+            finished(start_training(config_of({"text": str(words[1]), **options}), None, Path(str(words[3]))))
 
     def join(self) -> None: ...
     def kill(self) -> None: ...
@@ -101,7 +100,7 @@ def whole_run(run: Run, begin: Begin) -> tuple[dict[str, Tensor], dict[str, Any]
 def updates_of(run: Run) -> int:
     """How far the last checkpoint is, -1 before the first."""
     try:
-        return header_of(run.last_file)[1]["progress"]["update"]
+        return read_checkpoint_header(run.last_file)[1]["progress"]["update"]
     except FileMismatch:
         return -1
 
@@ -140,12 +139,12 @@ def _refuse_halves(run: Run) -> None:
     if run.config_file.exists():
         run.config()
     if run.data_file.exists():
-        assert len(kept(run).train.tokens) == 810
+        assert len(corpus_of_run(run).train.tokens) == 810
     for file in (run.last_file, run.best_file):
         if file.exists():
             read_checkpoint(file)
     if run.last_file.exists():  # the metrics that it counts on are there
-        size = header_of(run.last_file)[1]["metrics"]
+        size = read_checkpoint_header(run.last_file)[1]["metrics"]
         lines = run.metrics_file.read_bytes()[:size] if size else b""
         assert len(lines) == size
         assert all(json.loads(line) for line in lines.splitlines())

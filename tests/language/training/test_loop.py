@@ -19,7 +19,7 @@ from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
 from leporello.language.training.batches import Batches
 from leporello.language.training.loop import Training
-from leporello.language.training.start import resumed, started
+from leporello.language.training.start import resume_training, start_training
 from leporello.language.training.update import rate_at
 from tests.language.texts import rhyme, small_corpus
 
@@ -133,7 +133,7 @@ def test_gradient_methods_are_exchanged_in_one_word(gradient: str):
 
 
 def run_in(folder: Path, **options: Any) -> Training:
-    return started(config(**options), Source.of_text(rhyme()), folder)
+    return start_training(config(**options), Source.of_text(rhyme()), folder)
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path):
@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path):
         for event in _until(parts, count):
             assert event["kind"] in ("train", "validation", "end")
         torch.manual_seed(12345)  # another process has other random numbers
-        parts = resumed(tmp_path / "parts")
+        parts = resume_training(tmp_path / "parts")
         assert parts.progress.update >= count
     list(parts.events())
     first, facts = read_checkpoint(whole.run.last_file)
@@ -175,7 +175,7 @@ def test_lines_behind_the_checkpoint_are_written_anew(tmp_path: Path):
     lines = training.run.metrics_file.read_bytes()
     training.run.metrics_file.write_bytes(lines + b'{"kind": "train", "upd')
     assert [line["kind"] for line in training.run.metrics()][-1] == "validation"
-    again = resumed(tmp_path / "a")
+    again = resume_training(tmp_path / "a")
     list(again.events())
     assert training.run.metrics_file.read_bytes() == lines
 
@@ -183,10 +183,10 @@ def test_lines_behind_the_checkpoint_are_written_anew(tmp_path: Path):
 def test_a_run_broken_off_before_its_first_checkpoint_begins_again(tmp_path: Path):
     text = tmp_path / "rhyme.txt"
     text.write_text(rhyme())
-    whole = started(config(text=(str(text),)), None, tmp_path / "a")
+    whole = start_training(config(text=(str(text),)), None, tmp_path / "a")
     Run.create(tmp_path / "b", whole.config)
     list(whole.events())
-    again = resumed(tmp_path / "b")
+    again = resume_training(tmp_path / "b")
     list(again.events())
     for ours, theirs in zip(whole.net.parameters(), again.net.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -195,13 +195,13 @@ def test_a_run_broken_off_before_its_first_checkpoint_begins_again(tmp_path: Pat
 def test_a_changed_text_is_refused(tmp_path: Path):
     text = tmp_path / "rhyme.txt"
     text.write_text(rhyme())
-    training = started(config(text=(str(text),)), None, tmp_path / "a")
+    training = start_training(config(text=(str(text),)), None, tmp_path / "a")
     _until(training, 3)
     text.write_text(rhyme().replace("owl", "elk", 1))
     with pytest.raises(FileMismatch, match="the text has changed"):
-        resumed(tmp_path / "a")
+        resume_training(tmp_path / "a")
     text.unlink()  # the tokens are kept
-    assert resumed(tmp_path / "a").progress.update == 3
+    assert resume_training(tmp_path / "a").progress.update == 3
 
 
 def test_a_folder_of_another_version_is_refused(tmp_path: Path):
@@ -209,7 +209,7 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path):
     facts = json.loads(training.run.data_file.read_text())
     training.run.data_file.write_text(json.dumps({**facts, "version": 77}))
     with pytest.raises(FileMismatch, match=r"another version(.|\n)*77"):
-        resumed(tmp_path / "a")
+        resume_training(tmp_path / "a")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path):

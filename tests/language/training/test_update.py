@@ -10,7 +10,13 @@ import torch
 
 import leporello as lp
 from leporello.errors import LeporelloError, NotFinite
-from leporello.language.training.update import BY_PLACE, NOWHERE, advice, not_finite, refuse_not_finite
+from leporello.language.training.update import (
+    ADVICE_BY_PLACE,
+    ADVICE_WITHOUT_ORIGIN,
+    advice,
+    not_finite,
+    refuse_not_finite,
+)
 from leporello.modules.finite import Origin, first_not_finite
 from leporello.modules.finite.origin import Where
 
@@ -37,7 +43,7 @@ def test_a_run_that_fails_names_operator_step_row_and_line() -> None:
 
 def test_where_nothing_is_found_the_engine_is_named() -> None:
     error = not_finite(math.inf, "the gradient", None)
-    assert error.details == {"tries": NOWHERE}
+    assert error.details == {"tries": ADVICE_WITHOUT_ORIGIN}
 
 
 def test_it_is_an_arithmetic_error_of_ours() -> None:
@@ -47,7 +53,7 @@ def test_it_is_an_arithmetic_error_of_ours() -> None:
 
 @pytest.mark.parametrize("where", get_args(Where))
 def test_every_place_has_its_advice(where: Where) -> None:
-    assert advice(Origin(where, "nan", name="W")) == BY_PLACE[where]
+    assert advice(Origin(where, "nan", name="W")) == ADVICE_BY_PLACE[where]
 
 
 def test_an_operator_s_advice_holds_for_its_gradient_too() -> None:

@@ -1,7 +1,4 @@
-"""`LanguageModel`: a trained network with its tokens: it scores texts and writes them.
-
-Knows networks and tokenizers; knows nothing of how they were trained.
-"""
+"""`LanguageModel`: a trained network with its tokenizer, which scores texts and generates them."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from leporello.errors import ArgumentError
 from leporello.language.config import Config
 from leporello.language.model.network import network_of
 from leporello.language.model.perplexity import perplexity_of
-from leporello.language.run.checkpoint import put_into, read_checkpoint, write_checkpoint
+from leporello.language.run.checkpoint import load_network, read_checkpoint, write_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.text.normalise import normalised
 from leporello.language.tokens.tokenizer import Tokenizer
@@ -28,14 +25,15 @@ from leporello.modules.choosing import Choosing
 from leporello.modules.generating import generate
 from leporello.modules.recurrent import Recurrent
 
-TOKENS_PER_PIECE = 256  # tokens that are written in one call: some milliseconds
+TOKENS_PER_PIECE = 256  # generated in one call, in some milliseconds
+TOKENS_PER_SCORING_CALL = 4096
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """How well a text is predicted.
 
-    tokens    predicted
+    tokens    that were predicted: all but the first
     unknown   share of tokens outside the vocabulary
     """
 
@@ -51,7 +49,8 @@ class LanguageModel:
 
     net         an lp.Recurrent: class indices in, scores out
     tokenizer   turns text into class indices and back
-    config      what it was trained with
+    config      that it was trained with
+    forced      for a net with feedback: whether true tokens are fed back instead of its own scores
 
     >>> model = LanguageModel.load("runs/shakespeare")   # doctest: +SKIP
     >>> model.generate("ROMEO:", length=300, temperature=0.8)   # doctest: +SKIP
@@ -75,13 +74,13 @@ class LanguageModel:
         file = opened.best_file if which == "best" and opened.best_file.is_file() else opened.last_file
         tensors, facts = read_checkpoint(file)
         net = network_of(config, tokenizer.size)
-        put_into(net, tensors)
+        load_network(net, tensors)
         net.eval()
         return cls(net, tokenizer, config, facts["forced"])
 
-    def scorer(self) -> Scorer:
-        """What gives the surprise of each token."""
-        return Scorer(self.net, self.forced)
+    def scorer(self) -> NetworkScorer:
+        """The surprise of each token of a text under this network."""
+        return NetworkScorer(self.net, self.forced)
 
     def perplexity(self, text: str) -> float:
         """exp of the mean surprise of the text's tokens, each given all before it."""
@@ -89,7 +88,7 @@ class LanguageModel:
 
     def evaluate(self, text: str) -> Evaluation:
         """Perplexity and bits per character of a text."""
-        text = self._normal(text)
+        text = self._normalised(text)
         tokens = self.tokenizer.encode(text).long()
         if len(tokens) < 2:
             raise ArgumentError(
@@ -98,7 +97,7 @@ class LanguageModel:
                 expected="2 or more",
             )
         scores = perplexity_of(self.scorer(), tokens)
-        characters, size = self.tokenizer.first(int(tokens[0]), text)  # read, not predicted
+        characters, size = self.tokenizer.first_token_size(int(tokens[0]), text)  # read, not predicted
         return Evaluation(
             scores.perplexity,
             scores.bits(max(1, len(text) - characters)),
@@ -112,10 +111,10 @@ class LanguageModel:
         return 0.0 if self.tokenizer.unknown is None else float((tokens == self.tokenizer.unknown).double().mean())
 
     def surprises(self, text: str) -> tuple[list[str], list[float]]:
-        """Each token as it is shown, and its surprise in bits; of the first nothing is known: 0."""
+        """Each token as its symbol, and its surprise in bits: 0 for the first, which is not predicted."""
         tokens = self._tokens(text)
-        found = torch.cat([torch.zeros(1, dtype=torch.float64), *self.scorer().surprises(tokens)])
-        return [self.tokenizer.symbol(token) for token in tokens.tolist()], (found / math.log(2)).tolist()
+        nats = torch.cat([torch.zeros(1, dtype=torch.float64), *self.scorer().surprises(tokens)])
+        return [self.tokenizer.symbol(token) for token in tokens.tolist()], (nats / math.log(2)).tolist()
 
     def generate(self, prompt: str = "", *, length: int = 200, **options: Any) -> str:
         """The text that follows a prompt, without the prompt itself. Options are those of `generate_stream`."""
@@ -131,9 +130,9 @@ class LanguageModel:
         top_p: float | None = None,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """The text that follows a prompt, piece by piece as it is written.
+        """The text that follows a prompt, piece by piece as it is generated.
 
-        length        tokens to write
+        length        tokens to generate
         temperature   below 1: likelier tokens more often; 0: always the likeliest
         top_k         choose among the k likeliest tokens only
         top_p         choose among the likeliest tokens that together have this probability
@@ -143,32 +142,31 @@ class LanguageModel:
             raise ArgumentError("'length' is no count of tokens.", came=repr(length), expected="0 or more")
         if seed is not None and not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
             raise ArgumentError("'seed' is no seed.", came=repr(seed), expected="an integer of 64 bits, or None")
-        Choosing(temperature, top_k, top_p)  # refuses what cannot be, before anything is written
+        Choosing(temperature, top_k, top_p)  # refuses impossible options before anything is generated
         generator = torch.Generator()
         _ = generator.seed() if seed is None else generator.manual_seed(seed)
-        state, token = self._after(prompt)
-        return self._written(state, token, length, generator, temperature=temperature, top_k=top_k, top_p=top_p)
+        state, token = self._state_after(prompt)
+        return self._generated(state, token, length, generator, temperature=temperature, top_k=top_k, top_p=top_p)
 
-    def _written(
+    def _generated(
         self, state: Any, token: Tensor, length: int, generator: torch.Generator, **options: Any
     ) -> Iterator[str]:
+        """Generate from a state and the token after it; complete characters only."""
         decoder = self.tokenizer.decoder()
         while length:
             steps = min(TOKENS_PER_PIECE, length)
             length -= steps
-            with at_rest(self.net):
+            with evaluation_mode(self.net):
                 tokens, state = generate(
                     self.net, token, state, steps=steps, generator=generator, forced=self.forced, **options
                 )
             token = tokens[-1]
-            text = "".join(decoder.push(one) for one in tokens[:, 0].tolist())
-            if text:
+            if text := "".join(decoder.push(id) for id in tokens[:, 0].tolist()):
                 yield text
-        rest = decoder.rest()
-        if rest:
-            yield rest
+        if text := decoder.flush():
+            yield text
 
-    def _after(self, prompt: str) -> tuple[Any, Tensor]:
+    def _state_after(self, prompt: str) -> tuple[Any, Tensor]:
         """The state before the last token of a prompt, and that token."""
         tokens = self._tokens(prompt or "\n").to(next(self.net.parameters()).device)
         state = None
@@ -178,16 +176,16 @@ class LanguageModel:
         return state, tokens[-1:]
 
     def _tokens(self, text: str) -> Tensor:
-        return self.tokenizer.encode(self._normal(text)).long()
+        return self.tokenizer.encode(self._normalised(text)).long()
 
-    def _normal(self, text: str) -> str:
-        """The text as the training text was normalised."""
+    def _normalised(self, text: str) -> str:
+        """The text, normalised as the training text was."""
         if not isinstance(text, str):
             raise ArgumentError("the text is no string.", came=type(text).__name__, expected="str")
         return "".join(normalised([text], self.config.normalise))
 
     def save(self, folder: str | Path) -> None:
-        """Write it into a new folder, which `load` reads."""
+        """Write the model into a new folder, for `load`."""
         run = Run.create(Path(folder), self.config)
         write_vocabulary(self.tokenizer, run.vocabulary_file)
         run.write_data({"corpus": None})
@@ -195,15 +193,8 @@ class LanguageModel:
         write_checkpoint(run.best_file, tensors, {"forced": self.forced})
 
 
-# ---- (language.scoring) A network as a model that scores: the surprise of each token of a text, the state carried from first to last.
-#
-# Knows networks over class indices; knows nothing of text. What is done with surprises is told by `perplexity`.
-
-TOKENS_PER_CALL = 4096  # tokens that are scored in one call
-
-
-class Scorer:
-    """-ln p of tokens under a network.
+class NetworkScorer:
+    """The surprise -ln p of each token of a text under a network, whose state is carried from first to last.
 
     forced   for a net with feedback: whether true tokens are fed back instead of its own scores
     """
@@ -214,23 +205,23 @@ class Scorer:
         self.device = next(net.parameters()).device
 
     def surprises(self, tokens: Tensor) -> Iterator[Tensor]:
-        """In nats, of every token but the first, piece by piece."""
+        """The surprises of all tokens but the first, in nats, piece by piece."""
         state: Any = None
-        for begin in range(0, len(tokens) - 1, TOKENS_PER_CALL):
-            piece = tokens[begin : begin + TOKENS_PER_CALL + 1].to(self.device, torch.int64).unsqueeze(1)
+        for begin in range(0, len(tokens) - 1, TOKENS_PER_SCORING_CALL):
+            piece = tokens[begin : begin + TOKENS_PER_SCORING_CALL + 1].to(self.device, torch.int64).unsqueeze(1)
             scores, state = self.read(piece[:-1], piece[1:], state)
-            found = nn.functional.cross_entropy(scores.flatten(0, 1).double(), piece[1:].flatten(), reduction="none")
-            yield found.cpu()
+            targets = piece[1:].flatten()
+            yield nn.functional.cross_entropy(scores.flatten(0, 1).double(), targets, reduction="none").cpu()
 
     def read(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Scores of a piece and the state behind it."""
-        with at_rest(self.net), torch.no_grad():
+        """The scores of a piece and the state after it."""
+        with evaluation_mode(self.net), torch.no_grad():
             return self.net(inputs, state, **({"targets": targets} if self.forced else {}))
 
 
 @contextmanager
-def at_rest(net: nn.Module) -> Iterator[None]:
-    """The network in eval(), and afterwards in the mode it was in."""
+def evaluation_mode(net: nn.Module) -> Iterator[None]:
+    """The network in eval() inside the block, and in its previous mode afterwards."""
     training = net.training
     net.eval()
     try:

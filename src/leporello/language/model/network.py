@@ -1,6 +1,6 @@
-"""Jordan's cells for tokens: what is fed back of the scores is the probability of each token.
+"""`network_of`: the network that a configuration describes.
 
-A true value fed back in its place is a one-hot row, so that both are probabilities.
+Its cell is a `Predictor`: an embedding, the configured cell, and an output layer with a score for each token.
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ from leporello.written.spelling import Spelling, spellings
 
 
 class TokenJordan(Jordan):
-    """Jordan with feed(o) = softmax o."""
+    """Jordan's cell for tokens: the probabilities softmax o are fed back.
+
+    A true token that is fed back instead is a one-hot row, so that both are probabilities.
+    """
 
     def feed(self, output: Tensor) -> Tensor:
         return torch.softmax(output, -1)
 
 
 class TokenElmanJordan(ElmanJordan):
-    """ElmanJordan with feed(o) = softmax o."""
+    """The Elman-Jordan cell for tokens: the probabilities softmax o are fed back."""
 
     def feed(self, output: Tensor) -> Tensor:
         return torch.softmax(output, -1)
-
-
-# ---- (language.predictor) `Predictor`: the network of a language model as one cell: a token in, a score for each possible next token out.
-#
-# Knows tokens, cells and an output layer; knows nothing of text or training. `lp.Recurrent(Predictor(...))` runs it.
 
 
 class Predictor(Cell):
     """x = E[token], or the one-hot row of the token;  y, state' = inside(x, state);  scores = c + V y.
 
     size        the number of tokens
-    inside      the cell that is run; one whose outputs are as many as the tokens gives the scores itself
+    inside      the cell that is run
     embedding   the size of E's rows; 0 for one-hot rows
     tied        V is E
     dropout     share of y's values dropped in train()
+    scores      the cell's outputs are the scores: there is no output layer V, c
 
     The input is a class index per row, (batch,). The state is that of the cell inside.
 
@@ -98,7 +97,7 @@ class Predictor(Cell):
         return self.head(nn.functional.dropout(y, self.dropout, self.training)), state
 
     def read(self, token: Tensor) -> Tensor:
-        """What the cell inside reads of a token."""
+        """The input of the cell inside for a token: its embedding or its one-hot row."""
         if self.embedding is not None:
             return self.embedding(token)
         dtype = next(self.inside.parameters()).dtype
@@ -113,17 +112,13 @@ class Predictor(Cell):
         return self.inside.state_names()
 
     def feedback_leaf(self) -> str | None:
-        """What is fed back is fed back inside, and is the output where no layer follows."""
+        """That of the cell inside, if its output is the score: with an output layer nothing is fed back."""
         return self.inside.feedback_leaf() if self.head is None else None
 
 
-# ---- (language.network) `network_of`: the network that a configuration asks for.
-#
-# Knows how cells are written and which sizes each of them takes; knows nothing of text or training.
-
-FED = {Jordan: TokenJordan, ElmanJordan: TokenElmanJordan}
-WINDOW = 8  # steps that a TimeDelay cell looks back on
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: by autocast
+TOKEN_CELLS = {Jordan: TokenJordan, ElmanJordan: TokenElmanJordan}
+TIME_DELAY_WINDOW = 8  # steps that a TimeDelay cell looks back on
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16: autocast
 
 
 def network_of(config: Config, size: int) -> Recurrent:
@@ -132,18 +127,23 @@ def network_of(config: Config, size: int) -> Recurrent:
     size   the number of tokens
     """
     torch.manual_seed(config.seed)
-    written = spellings(config.cell)
-    if len(written) != 1:
+    names = spellings(config.cell)
+    if len(names) != 1:
         raise ArgumentError(
             "'cell' names several cells.", came=config.cell, expected="one", tries="layers=2 for two of them"
         )
-    kind = _kind(written[0])
+    kind = _cell_type(names[0])
     widths = [config.embedding or size, *[config.hidden] * (config.layers - 1)]
     cells = []
     for layer, inputs in enumerate(widths):
         top = layer == config.layers - 1
-        sizes = {"inputs": inputs, "hidden": config.hidden, "outputs": size if top else config.hidden, "window": WINDOW}
-        cells.append(_cell(kind, written[0], sizes))
+        sizes = {
+            "inputs": inputs,
+            "hidden": config.hidden,
+            "outputs": size if top else config.hidden,
+            "window": TIME_DELAY_WINDOW,
+        }
+        cells.append(_cell(kind, names[0], sizes))
     inside = cells[0] if len(cells) == 1 else Stack(*cells, dropout=config.dropout)
     predictor = Predictor(
         size,
@@ -159,51 +159,52 @@ def network_of(config: Config, size: int) -> Recurrent:
     return Recurrent(predictor, engine=config.engine, gradient=methods[0]).to(DTYPES[config.precision])
 
 
-def _kind(spelling: Spelling) -> Callable[..., object]:
-    """The class or function that makes the cell."""
+def _cell_type(spelling: Spelling) -> Callable[..., object]:
+    """The class or function that makes the cell of a name."""
     if spelling.sizes:
         raise ArgumentError(
             "'cell' is written without sizes here.", came=spelling.text, tries=f"{spelling.bare}, and hidden=256"
         )
     if spelling.module is None:
-        kind = built_in_kind(spelling)
-        return FED.get(kind, kind)
-    found = imported(spelling)
-    if not callable(found) or isinstance(found, Cell):
+        cell_class = built_in_kind(spelling)
+        return TOKEN_CELLS.get(cell_class, cell_class)
+    kind = imported(spelling)
+    if not callable(kind) or isinstance(kind, Cell):
         raise ArgumentError(
             f"'{spelling.bare}' makes no cell.",
-            came=type(found).__name__,
+            came=type(kind).__name__,
             expected="a class derived from lp.Cell with the arguments inputs, hidden and, if it has them, outputs",
         )
-    return found
+    return kind
 
 
 def _cell(kind: Callable[..., object], spelling: Spelling, sizes: Mapping[str, int]) -> Cell:
+    """One cell of the network, called with the sizes that it requires."""
     names = [name for name in required(kind) if name not in spelling.options]
-    strange = [name for name in names if name not in sizes]
-    if strange:
+    unsupported = [name for name in names if name not in sizes]
+    if unsupported:
         raise ArgumentError(
             f"'{spelling.bare}' needs what a language model does not know.",
-            came=", ".join(strange),
+            came=", ".join(unsupported),
             expected=f"arguments among {', '.join(sizes)}; the others as options",
-            tries=f"{spelling.bare}:{strange[0]}=4",
+            tries=f"{spelling.bare}:{unsupported[0]}=4",
         )
-    usual: dict[str, Any] = {name: value for name, value in OPTIONS.items() if _lacks(kind, name)}
-    given = {**usual, **spelling.options}
-    made = build(kind, spelling.name, [sizes[name] for name in names], given, f"{spelling.bare}:option=value")
-    if not isinstance(made, Cell):
-        raise ArgumentError(f"'{spelling.bare}' gives no cell.", came=type(made).__name__, expected="lp.Cell")
-    if not isinstance(getattr(made, "outputs", None), int):
+    defaults: dict[str, Any] = {name: value for name, value in OPTIONS.items() if _requires_keyword(kind, name)}
+    options = {**defaults, **spelling.options}
+    cell = build(kind, spelling.name, [sizes[name] for name in names], options, f"{spelling.bare}:option=value")
+    if not isinstance(cell, Cell):
+        raise ArgumentError(f"'{spelling.bare}' gives no cell.", came=type(cell).__name__, expected="lp.Cell")
+    if not isinstance(getattr(cell, "outputs", None), int):
         raise ArgumentError(
             f"what '{spelling.bare}' puts out is not known.",
             came="no attribute 'outputs'",
             expected="the size of its output in the attribute 'outputs'",
             tries="self.outputs = hidden in its __init__",
         )
-    return made
+    return cell
 
 
-def _lacks(kind: Callable[..., object], name: str) -> bool:
-    """Whether a keyword has no default."""
-    found = inspect.signature(kind).parameters.get(name)
-    return found is not None and found.kind is found.KEYWORD_ONLY and found.default is found.empty
+def _requires_keyword(kind: Callable[..., object], name: str) -> bool:
+    """Whether a callable has a keyword of this name without a default."""
+    parameter = inspect.signature(kind).parameters.get(name)
+    return parameter is not None and parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty

@@ -1,6 +1,6 @@
-"""Perplexity: how surprised a model is by a text. What n-grams and networks are measured by, in the same way.
+"""Perplexity: how surprised a model is by a text. n-grams and networks are measured by the same code.
 
-Knows models by one method, `surprises`; knows nothing of how they predict, or of what the tokens stand for.
+A model is anything with a method `surprises`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError, LeporelloError
 
-PIECE = 2**16  # tokens scored at once where nothing else says how many
-LARGEST_LOSS = math.log(math.nextafter(math.inf, 0))  # beyond it e to that power is no float
+TOKENS_PER_PIECE = 2**16  # scored at once
+MAX_FINITE_LOSS = math.log(math.nextafter(math.inf, 0))  # exp of a larger one overflows
 
 
-class Scorer(Protocol):
-    """What can be scored: for n tokens it gives n - 1 numbers, piece by piece.
+class ScoredModel(Protocol):
+    """A model that can be scored: for n tokens it gives n - 1 surprises, piece by piece.
 
-    The numbers are -ln p(token[i] | token[0 .. i-1]) for i = 1 .. n-1: the first token is read, not predicted.
+    The surprises are -ln p(token[i] | token[0 .. i-1]) for i = 1 .. n-1: the first token is read, not predicted.
     """
 
     def surprises(self, tokens: Tensor) -> Iterator[Tensor]: ...
@@ -32,8 +32,8 @@ class Scorer(Protocol):
 class Scores:
     """How well a model predicted a text.
 
-    tokens   how many it predicted: one less than the text has
-    nats     the sum of its surprises, -ln p
+    tokens   the number of predicted tokens: one less than the text has
+    nats     the sum of the surprises, -ln p
 
     >>> scores = Scores(tokens=4, nats=4 * math.log(8))
     >>> round(scores.perplexity, 9), round(scores.bits(6), 9)
@@ -50,13 +50,13 @@ class Scores:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): 1 for a model that knew every token, their number for one that knew nothing, or infinite."""
-        return math.inf if self.loss > LARGEST_LOSS else math.exp(self.loss)
+        """exp(loss): 1 for a model that predicts every token, the size of the vocabulary for a uniform one, or inf."""
+        return perplexity_of_loss(self.loss)
 
     def bits(self, count: int) -> float:
-        """All surprises in bits, divided by a count: bits per character, per byte or per token, whichever is counted.
+        """The sum of the surprises in bits, divided by a count: bits per character, byte or token.
 
-        count   of characters or bytes in the text of the predicted tokens
+        count   of characters, bytes or tokens in the text of the predicted tokens
         """
         if count < 1:
             raise ArgumentError("bits are shared among characters or bytes.", came=count, expected="1 or more of them")
@@ -64,7 +64,7 @@ class Scores:
 
 
 class Uniform:
-    """The model that knows nothing: every token is as likely as every other.
+    """The model under which all tokens are equally likely.
 
     >>> round(perplexity_of(Uniform(5), torch.tensor([0, 4, 2])).perplexity, 9)
     5.0
@@ -81,11 +81,16 @@ class Uniform:
         """ln(size) for each token but the first."""
         refuse_tokens(tokens, 2, self.size)
         predicted = len(tokens) - 1
-        pieces = (min(PIECE, predicted - begin) for begin in range(0, predicted, PIECE))
+        pieces = (min(TOKENS_PER_PIECE, predicted - begin) for begin in range(0, predicted, TOKENS_PER_PIECE))
         return (torch.full((count,), math.log(self.size), dtype=torch.float64) for count in pieces)
 
 
-def perplexity_of(model: Scorer, tokens: Tensor, progress: Callable[[int], None] | None = None) -> Scores:
+def perplexity_of_loss(loss: float) -> float:
+    """exp of a mean surprise in nats; infinity if that overflows."""
+    return math.inf if loss > MAX_FINITE_LOSS else math.exp(loss)
+
+
+def perplexity_of(model: ScoredModel, tokens: Tensor, progress: Callable[[int], None] | None = None) -> Scores:
     """Score a model on a text, from its first token to its last.
 
     model      has `surprises(tokens)`
@@ -110,12 +115,12 @@ def perplexity_of(model: Scorer, tokens: Tensor, progress: Callable[[int], None]
 
 
 def refuse_tokens(tokens: Tensor, least: int, size: int | None = None) -> None:
-    """Refuse what is no text in tokens.
+    """Refuse a tensor that is not a text in tokens.
 
-    least   how many there must be: 2 where they are predicted
-    size    each is one of 0 .. size - 1; None where anything counts
+    least   the smallest number of tokens: 2 if they are predicted
+    size    of the vocabulary: each token is one of 0 .. size - 1; None: any integers
     """
-    if not isinstance(tokens, Tensor) or tokens.ndim != 1 or not _whole(tokens.dtype):
+    if not isinstance(tokens, Tensor) or tokens.ndim != 1 or not _is_integer(tokens.dtype):
         shown = f"{tokens.dtype}, {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
         raise ArgumentError("these are no tokens.", came=shown, expected="a tensor of integers, (length,)")
     if len(tokens) < least:
@@ -137,10 +142,10 @@ def refuse_tokens(tokens: Tensor, least: int, size: int | None = None) -> None:
 
 
 def refuse_size(size: int) -> None:
-    """Refuse what is no number of tokens in a vocabulary."""
+    """Refuse a size of a vocabulary that is not a positive integer."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ArgumentError("a vocabulary has a number of tokens.", came=repr(size), expected="an integer, 1 or more")
 
 
-def _whole(dtype: torch.dtype) -> bool:
+def _is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)

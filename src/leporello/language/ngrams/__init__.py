@@ -1,1 +1,1 @@
-"""n-grams: what can be predicted from the last few tokens alone, by counting. The baseline that a network has to beat."""
+"""n-grams: what can be predicted from the last few tokens alone, by counting: the baseline of a network."""

@@ -1,130 +1,40 @@
-"""`baseline`: what a text gives away without a network: the uniform model, and n-grams of several orders.
-
-Knows models and rows; knows nothing of how rows are shown.
-"""
+"""`baseline`: the uniform model and n-grams of several orders, scored as a network is; and tables of such scores."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from leporello.atomic_write import write_atomically
-from leporello.errors import ArgumentError
+from leporello.errors import ArgumentError, FileMismatch
 from leporello.language.model.perplexity import Scores, Uniform, perplexity_of
 from leporello.language.ngrams.kneser_ney import KneserNey, refuse_order
-from leporello.language.run.folder import Run
 from leporello.language.tokens.corpus import Corpus
+from leporello.text_table import markdown_table, plain_table
 
-
-def baseline(
-    train: Tensor,
-    validation: Tensor,
-    size: int,
-    orders: Sequence[int],
-    characters: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
-    """Rows of the uniform model and of an n-gram model of each order, learnt on one text and scored on another.
-
-    train, validation   (length,) integers from 0 to size - 1
-    orders              counted once, up to the highest; the seconds of a row are those of its own orders and scoring
-    characters          of the validation text but its first token, for bits per character
-    progress            called with the pieces of work that are done and how many there are
-
-    >>> text = torch.tensor([0, 1, 2] * 7)
-    >>> [row.name for row in baseline(text, text, size=3, orders=[1, 2])]
-    ['uniform', '1-gram', '2-gram']
-    """
-    if not orders:
-        raise ArgumentError("there is no order to measure.", came="none", expected="one or more", tries="orders=[3]")
-    for order in orders:
-        refuse_order(order)
-    highest = max(orders)
-    done, work = 0, 1 + highest + len(orders)
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, work)
-
-    began = time.perf_counter()
-    scores = perplexity_of(Uniform(size), validation)
-    rows = [Row.of("uniform", scores, characters, seconds=time.perf_counter() - began)]
-    advance()
-
-    counting_seconds: list[float] = []  # until orders 1, 2, ... were counted
-    began = time.perf_counter()
-
-    def counted(order: int) -> None:
-        counting_seconds.append(time.perf_counter() - began)
-        advance()
-
-    models = KneserNey.fit(train, size, highest, counted).orders()
-    for order in orders:
-        model = models[order - 1]
-        began_scoring = time.perf_counter()
-        scores = perplexity_of(model, validation)
-        seconds = counting_seconds[order - 1] + time.perf_counter() - began_scoring
-        rows.append(Row.of(f"{order}-gram", scores, characters, order=order, stored=model.stored, seconds=seconds))
-        advance()
-    return rows
-
-
-# ---- (language.beside) The models that a network is shown beside: the uniform one and n-grams, on the same split, by the same code.
-#
-# Knows rows and the file they are kept in; the models are told by `ngrams`.
-
-MOST = 50_000_000  # tokens from which counting would take longer than a cup of tea
-
-
-def models_beside(
-    corpus: Corpus, highest: int, run: Run | None = None, progress: Callable[[int, int], None] | None = None
-) -> list[Row]:
-    """Rows of the uniform model and of n-grams up to an order; read from the run's folder if they lie there."""
-    if run is not None and run.ngrams_file.is_file():
-        return [_row(one) for one in json.loads(run.ngrams_file.read_text(encoding="utf-8"))]
-    if corpus.validation is None or not highest or len(corpus.train.tokens) > MOST:
-        return []
-    part = corpus.validation
-    rows = baseline(
-        corpus.train.tokens.long(),
-        part.tokens.long(),
-        corpus.tokenizer.size,
-        range(1, highest + 1),
-        part.characters - part.first_characters,
-        progress,
-    )
-    if run is not None:
-        write_atomically(run.ngrams_file, json.dumps(as_dicts(rows), indent=1).encode())
-    return rows
-
-
-def _row(one: dict[str, Any]) -> Row:
-    return Row(**{name: value for name, value in one.items() if name != "best_order"})
-
-
-# ---- (language.ngrams.row) `Row`: one model beside others, as a table shows it. Knows numbers; knows nothing of models.
+MAX_TRAINING_TOKENS = 50_000_000  # of a corpus; counting the n-grams of more would take minutes
+BEST_ORDER_MARK = "best order"
+MISSING = "-"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model on one text. None is what a model does not have, or nobody knows.
+    """The scores of one model on one text, as a row of a table. None: the model has no such number, or it is unknown.
 
-    name                 as people call it
+    name                 of the model, for people
     perplexity           on the validation text
     bits_per_character   on the same
     order                of an n-gram model
     stored               counts that an n-gram model keeps
     parameters           of a network
-    seconds              to learn the training text and to score the other
+    seconds              to fit the training text and to score the validation text
     """
 
     name: str
@@ -146,27 +56,112 @@ class Row:
         parameters: int | None = None,
         seconds: float | None = None,
     ) -> Row:
-        """From scores; characters counts those of the predicted tokens' text, None where nobody counted."""
+        """A row from scores.
+
+        characters   of the text of the predicted tokens; None if unknown
+        """
         bits = None if characters is None else scores.bits(characters)
         return Row(name, scores.perplexity, bits, order, stored, parameters, seconds)
 
 
+def baseline(
+    train: Tensor,
+    validation: Tensor,
+    size: int,
+    orders: Sequence[int],
+    characters: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Rows of the uniform model and of an n-gram model of each order, fitted to one text and scored on another.
+
+    train, validation   (length,) integers from 0 to size - 1
+    orders              counted once, up to the highest; the seconds of a row are those of its own orders and scoring
+    characters          of the validation text without its first token, for bits per character
+    progress            called with the number of finished pieces of work and their total
+
+    >>> text = torch.tensor([0, 1, 2] * 7)
+    >>> [row.name for row in baseline(text, text, size=3, orders=[1, 2])]
+    ['uniform', '1-gram', '2-gram']
+    """
+    if not orders:
+        raise ArgumentError("there is no order to measure.", came="none", expected="one or more", tries="orders=[3]")
+    for order in orders:
+        refuse_order(order)
+    highest = max(orders)
+    done, total = 0, 1 + highest + len(orders)
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    start = time.perf_counter()
+    scores = perplexity_of(Uniform(size), validation)
+    rows = [Row.of("uniform", scores, characters, seconds=time.perf_counter() - start)]
+    advance()
+
+    counting_seconds: list[float] = []  # until orders 1, 2, ... were counted
+    start = time.perf_counter()
+
+    def order_counted(order: int) -> None:
+        counting_seconds.append(time.perf_counter() - start)
+        advance()
+
+    models = KneserNey.fit(train, size, highest, order_counted).orders()
+    for order in orders:
+        model = models[order - 1]
+        scoring_start = time.perf_counter()
+        scores = perplexity_of(model, validation)
+        seconds = counting_seconds[order - 1] + time.perf_counter() - scoring_start
+        rows.append(Row.of(f"{order}-gram", scores, characters, order=order, stored=model.stored, seconds=seconds))
+        advance()
+    return rows
+
+
+def corpus_baseline(
+    corpus: Corpus, highest: int, file: Path | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[Row]:
+    """The baseline of a corpus, with n-grams up to the order `highest`; none for a very long corpus.
+
+    file   read if it exists, else written; None: neither
+    """
+    if file is not None and file.is_file():
+        return read_baseline(file)
+    if corpus.validation is None or not highest or len(corpus.train.tokens) > MAX_TRAINING_TOKENS:
+        return []
+    part = corpus.validation
+    rows = baseline(
+        corpus.train.tokens.long(),
+        part.tokens.long(),
+        corpus.tokenizer.size,
+        range(1, highest + 1),
+        part.characters - part.first_characters,
+        progress,
+    )
+    if file is not None:
+        write_atomically(file, json.dumps(as_dicts(rows), indent=1))
+    return rows
+
+
+def read_baseline(file: Path) -> list[Row]:
+    """The rows of a file that `corpus_baseline` wrote, without those whose perplexity was infinite."""
+    try:
+        records = json.loads(file.read_text(encoding="utf-8"))
+        rows = [Row(**{name: value for name, value in record.items() if name != "best_order"}) for record in records]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FileMismatch("the n-grams are damaged.", file=file, says=error) from error
+    return [row for row in rows if row.perplexity is not None]
+
+
 def best_order(rows: Sequence[Row]) -> Row | None:
-    """The n-gram model with the lowest perplexity, the lowest order of equal ones; None where there is none."""
-    grams = [row for row in rows if row.order is not None and not math.isnan(row.perplexity)]
-    return min(grams, key=lambda row: (row.perplexity, row.order), default=None)
-
-
-# ---- (language.ngrams.table) Models side by side: a table for people, in plain text or Markdown, and the same numbers for programs.
-#
-# Knows rows and letters; knows nothing of where the numbers come from.
-
-MARK = "best order"
-MISSING = "-"
+    """The n-gram model with the lowest perplexity, the lowest order of equal ones; None if there is none."""
+    ngrams = [row for row in rows if row.order is not None and not math.isnan(row.perplexity)]
+    return min(ngrams, key=lambda row: (row.perplexity, row.order), default=None)
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Aligned columns, of which those that no row fills are left out; the best order is marked.
+    """A table as aligned text, without columns that no row fills; the best order is marked.
 
     >>> print(as_text([Row("uniform", 65.0), Row("2-gram", 11.52, order=2, stored=1300), Row("GRU", 4.1)]))
     model    perplexity  counts
@@ -174,12 +169,10 @@ def as_text(rows: Sequence[Row]) -> str:
     2-gram       11.520   1,300  best order
     GRU           4.100       -
     """
-    heads, cells = _cells(rows)
-    lines = [heads, *cells]
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    heads, lines = _cells(rows)
     best = best_order(rows)
-    marks = ["", *(MARK if row is best else "" for row in rows)]
-    return "\n".join(_line(line, widths, mark) for line, mark in zip(lines, marks, strict=True))
+    marked = [[*line, BEST_ORDER_MARK if row is best else ""] for row, line in zip(rows, lines, strict=True)]
+    return plain_table([[*heads, ""], *marked], left=(0, len(heads)))
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
@@ -191,23 +184,23 @@ def as_markdown(rows: Sequence[Row]) -> str:
     | uniform | 65.000 |
     | **2-gram** | **11.520** |
     """
-    heads, cells = _cells(rows)
+    heads, lines = _cells(rows)
     best = best_order(rows)
-    lines = [f"| {' | '.join(heads)} |", f"|:---|{'---:|' * (len(heads) - 1)}"]
-    for row, line in zip(rows, cells, strict=True):
-        bold = "**" if row is best else ""
-        lines.append("| " + " | ".join(bold + cell.replace("|", r"\|") + bold for cell in line) + " |")
-    return "\n".join(lines)
+    bold = [[f"**{cell}**" if row is best else cell for cell in line] for row, line in zip(rows, lines, strict=True)]
+    return markdown_table(heads, bold)
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The same as JSON has it: null for what is missing and for what is no finite number; the best order is true.
+    """The rows for JSON: null for what is missing or not finite, and whether a row is the best order.
 
     >>> as_dicts([Row("1-gram", math.inf, order=1)])[0]["perplexity"] is None
     True
     """
     best = best_order(rows)
-    return [{**{name: _plain(one) for name, one in asdict(row).items()}, "best_order": row is best} for row in rows]
+    return [
+        {**{name: _finite_or_none(value) for name, value in asdict(row).items()}, "best_order": row is best}
+        for row in rows
+    ]
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -216,33 +209,20 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     columns: dict[str, Callable[[Row], str | None]] = {
         "model": lambda row: row.name,
         "perplexity": lambda row: f"{row.perplexity:,.{decimals}f}",
-        "bits per character": lambda row: _told(row.bits_per_character, ".3f"),
-        "counts": lambda row: _told(row.stored, ","),
-        "parameters": lambda row: _told(row.parameters, ","),
-        "seconds": lambda row: _told(row.seconds, ",.2f"),
+        "bits per character": lambda row: _formatted(row.bits_per_character, ".3f"),
+        "counts": lambda row: _formatted(row.stored, ","),
+        "parameters": lambda row: _formatted(row.parameters, ","),
+        "seconds": lambda row: _formatted(row.seconds, ",.2f"),
     }
-    told = {head: [cell(row) for row in rows] for head, cell in columns.items()}
-    shown = {head: cells for head, cells in told.items() if any(cell is not None for cell in cells)}
-    return list(shown), [
-        [MISSING if one is None else one for one in line] for line in zip(*shown.values(), strict=True)
-    ]
+    cells = {head: [cell(row) for row in rows] for head, cell in columns.items()}
+    filled = {head: column for head, column in cells.items() if any(cell is not None for cell in column)}
+    lines = zip(*filled.values(), strict=True)
+    return list(filled), [[MISSING if cell is None else cell for cell in line] for line in lines]
 
 
-def _told(number: float | None, form: str) -> str | None:
+def _formatted(number: float | None, form: str) -> str | None:
     return None if number is None else format(number, form)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], mark: str) -> str:
-    """The name to the left of its column, numbers to the right of theirs."""
-    gaps = [" " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
-    numbers = [gap + cell for gap, cell in zip(gaps[1:], cells[1:], strict=True)]
-    return "  ".join([cells[0] + gaps[0], *numbers, mark]).rstrip()
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal: Chinese letters take two, accents that join their letter none."""
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else not unicodedata.combining(one) for one in text)
-
-
-def _plain(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

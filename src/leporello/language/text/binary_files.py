@@ -1,11 +1,11 @@
-"""Whether bytes are no text at all: by how known formats begin, and by control bytes.
+"""Tell binary files from texts: by the first bytes of known formats, and by the share of control bytes.
 
-Knows bytes; knows nothing of encodings, except that NUL bytes are for whoever knows UTF-16 to judge.
+NUL bytes are not judged here: they occur in UTF-16.
 """
 
 from __future__ import annotations
 
-# How files begin that nobody writes by hand.
+# First bytes of known formats
 MAGIC = {
     b"\x89PNG\r\n\x1a\n": "a PNG picture",
     b"\xff\xd8\xff": "a JPEG picture",
@@ -39,18 +39,18 @@ MAGIC = {
 
 # Bell, backspace, tab, the line and page ends and escape do occur in texts.
 CONTROLS = bytes({*range(32), 0x7F} - {0x07, 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x1B})
-MOST_CONTROLS = 0.05  # of all bytes; random ones have a tenth
+MAX_CONTROL_SHARE = 0.05  # of all bytes; random bytes have a tenth
 
 
 def known_format(head: bytes) -> str | None:
-    """What a file is that begins so, if it is a known format without text."""
-    for beginning, what in MAGIC.items():
-        if head.startswith(beginning):
-            return what
+    """The binary format of a file that begins with these bytes; None if it is none of `MAGIC`."""
+    for first_bytes, name in MAGIC.items():
+        if head.startswith(first_bytes):
+            return name
     return None
 
 
-def many_controls(head: bytes) -> str | None:
-    """How many control bytes, if there are more than a text has."""
+def control_byte_share(head: bytes) -> str | None:
+    """The share of control bytes in words, if it is larger than in texts; else None."""
     share = (len(head) - len(head.translate(None, CONTROLS))) / max(1, len(head))
-    return f"{share:.0%} of its bytes are control bytes" if share > MOST_CONTROLS else None
+    return f"{share:.0%} of its bytes are control bytes" if share > MAX_CONTROL_SHARE else None

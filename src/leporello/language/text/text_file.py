@@ -1,7 +1,4 @@
-"""One file as text: unpacked, its encoding found or told, read piece by piece as often as one likes.
-
-Knows one file; knows nothing of folders, nor of what the text is for.
-"""
+"""`text_file`: one file as text, unpacked by gzip and with its encoding detected, or the reason why it is binary."""
 
 from __future__ import annotations
 
@@ -14,43 +11,52 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leporello.errors import ArgumentError
-from leporello.language.text.binary_files import known_format, many_controls
-from leporello.language.text.encodings import Misfit, decoded, find_encoding
+from leporello.language.text.binary_files import control_byte_share, known_format
+from leporello.language.text.encodings import UndecodableByte, decoded, detect_encoding
 
-CHUNK = 1 << 20
-GZIP = b"\x1f\x8b"
+CHUNK_BYTES = 1 << 20  # read at once
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """path       where it lies
-    shown      what people call it
-    encoding   in Python's spelling"""
+    """A file of text that can be read any number of times.
+
+    path       of the file
+    shown      its name in messages
+    encoding   in Python's spelling
+    """
 
     path: Path
     shown: str
     encoding: str
 
     def texts(self) -> Iterator[str]:
+        """The characters of the file in pieces; a byte that does not fit the encoding is refused with its offset."""
         try:
             yield from decoded(chunks_of(self.path, self.shown), self.encoding)
-        except Misfit as misfit:
+        except UndecodableByte as undecodable:
             raise ArgumentError(
                 f"the text does not fit the encoding {self.encoding}.",
                 file=self.shown,
-                came=misfit,
+                came=undecodable,
                 tries="--encoding auto, or the encoding that it was written in",
-            ) from misfit
+            ) from undecodable
 
 
 @dataclass(frozen=True)
-class Binary:
-    """A file that is no text."""
+class BinaryFile:
+    """A file that is not a text.
+
+    shown   its name in messages
+    why     what shows that it is binary
+    """
 
     shown: str
     why: str
 
-    def refused(self) -> ArgumentError:
+    def refusal(self) -> ArgumentError:
+        """The error that says so."""
         return ArgumentError(
             "this file is binary, not a text.",
             file=self.shown,
@@ -59,61 +65,62 @@ class Binary:
         )
 
 
-def text_in(path: Path, shown: str, encoding: str | None, *, doubtful: bool = False) -> TextFile | Binary:
-    """A file as text, or the word that it is none.
+def text_file(path: Path, shown: str, encoding: str | None, *, doubtful: bool = False) -> TextFile | BinaryFile:
+    """A file as text, or the reason why it is binary.
 
-    encoding   None: it is found
-    doubtful   look whether it is a text even if the encoding is told, as in a folder of all kinds of files
+    encoding   None: it is detected
+    doubtful   look for control bytes even if the encoding is known, as in a folder of all kinds of files
     """
     if encoding is None:
-        return _found(path, shown)
+        return _with_detected_encoding(path, shown)
     head = next(chunks_of(path, shown), b"")
     why = known_format(head)
     if doubtful and not why and not encoding.startswith(("utf-16", "utf-32")):
-        why = "NUL bytes" if 0 in head else many_controls(head)
-    return Binary(shown, why) if why else TextFile(path, shown, encoding)
+        why = "NUL bytes" if 0 in head else control_byte_share(head)
+    return BinaryFile(shown, why) if why else TextFile(path, shown, encoding)
 
 
-def _found(path: Path, shown: str) -> TextFile | Binary:
-    finding = find_encoding(lambda: chunks_of(path, shown))
-    if finding.encoding:
-        return TextFile(path, shown, finding.encoding)
-    if finding.binary:
-        return Binary(shown, finding.binary)
+def _with_detected_encoding(path: Path, shown: str) -> TextFile | BinaryFile:
+    detection = detect_encoding(lambda: chunks_of(path, shown))
+    if detection.encoding:
+        return TextFile(path, shown, detection.encoding)
+    if detection.binary:
+        return BinaryFile(shown, detection.binary)
     raise ArgumentError(
         "the encoding of this text cannot be told.",
         file=shown,
-        came=f"{finding.misfit}, which is not UTF-8",
+        came=f"{detection.undecodable}, which is not UTF-8",
         expected="UTF-8, UTF-16, GB18030 or Big5: none of them gives a likely text",
         tries="--encoding NAME, for many western texts --encoding cp1252 or latin-1",
     )
 
 
 def chunks_of(path: Path, shown: str) -> Iterator[bytes]:
-    """The bytes of a file, unpacked where gzip has packed it, whatever its name."""
+    """The bytes of a file, unpacked if it begins as gzip files do, whatever its name."""
     try:
         with path.open("rb") as raw:
-            packed = raw.read(len(GZIP)) == GZIP
+            packed = raw.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else raw as handle:
-                while chunk := handle.read(CHUNK):
+                while chunk := handle.read(CHUNK_BYTES):
                     yield chunk
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ArgumentError(
             "the file is packed by gzip, and damaged or cut.", file=shown, says=error, tries=f"gzip -t {shown}"
         ) from error
     except FileNotFoundError as error:
-        raise missing(path, shown) from error
+        raise missing_file(path, shown) from error
     except OSError as error:
         raise ArgumentError("the file cannot be read.", file=shown, says=error.strerror or error) from error
 
 
-def missing(path: Path, shown: str) -> ArgumentError:
+def missing_file(path: Path, shown: str) -> ArgumentError:
+    """The error that a file does not exist, with the nearest name in its folder."""
     try:
-        there = os.listdir(path.parent)
+        names = os.listdir(path.parent)
     except OSError:
         return ArgumentError("there is no such file.", came=shown, there_is_no_folder=path.parent)
-    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
     return ArgumentError(
         "there is no such file.", came=shown, nearest=path.parent / near[0] if near else None, folder=path.parent
     )

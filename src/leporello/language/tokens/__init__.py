@@ -1,1 +1,1 @@
-"""Texts as numbers: tokenizers for characters, bytes, words and byte pairs, vocabulary files, and the encoded corpus."""
+"""Texts as numbers: tokenizers for characters, bytes, words and byte pairs, vocabulary files, and the corpus."""

@@ -1,7 +1,6 @@
-"""Tokens in a file: written piece by piece with a digest, then mapped into memory, where they take no room.
+"""Tokens in a file: written piece by piece with a digest, then memory-mapped.
 
-The file holds nothing but the tokens, uint8 or int32, one after another; what they mean is told by a record that the
-caller keeps. Knows numbers and files; knows nothing of texts.
+The file holds the tokens alone, as uint8 or int32. The record of the corpus says how many and what they mean.
 """
 
 from __future__ import annotations
@@ -23,51 +22,54 @@ from leporello.atomic_write import open_atomically
 from leporello.errors import FileMismatch, LeporelloError
 
 DTYPES = {"uint8": torch.uint8, "int32": torch.int32}
-AT_ONCE = 1 << 24  # tokens hashed at once
+TOKENS_HASHED_AT_ONCE = 1 << 24
 
 
 def dtype_for(size: int) -> str:
-    """The smallest kind of number that holds as many tokens."""
+    """The smallest dtype for tokens of a vocabulary of this size."""
     return "uint8" if size <= 256 else "int32"
 
 
-class Digest:
-    """sha256 over dtype, the tokenizer's record, the tokens, and where the training part ends."""
+class CorpusDigest:
+    """sha256 of a corpus: dtype, the tokenizer's record, the tokens, and the index where validation begins."""
 
     def __init__(self, dtype: str, record: dict[str, Any]) -> None:
         self._hash = hashlib.sha256(f"{dtype}\n{json.dumps(record, sort_keys=True)}\n".encode())
 
     def add(self, tokens: Tensor) -> None:
-        for part in tokens.split(AT_ONCE):
+        """Take the next tokens into the digest."""
+        for part in tokens.split(TOKENS_HASHED_AT_ONCE):
             if part.numel():
-                self._hash.update(_contents(part))
+                self._hash.update(_buffer(part))
 
-    def over(self, border: int) -> str:
-        whole = self._hash.copy()
-        whole.update(f"\n{border}\n".encode())
-        return whole.hexdigest()
+    def hexdigest(self, border: int) -> str:
+        """The digest of the tokens so far, of which those from `border` on are for validation."""
+        complete = self._hash.copy()
+        complete.update(f"\n{border}\n".encode())
+        return complete.hexdigest()
 
 
-class Writer:
-    """Takes tokens into a file and its digest."""
+class TokenWriter:
+    """Writes tokens to a file and its digest."""
 
-    def __init__(self, handle: IO[bytes], dtype: str, digest: Digest) -> None:
+    def __init__(self, handle: IO[bytes], dtype: str, digest: CorpusDigest) -> None:
         self._handle = handle
         self._dtype = DTYPES[dtype]
         self._digest = digest
 
     def write(self, tokens: Tensor) -> None:
+        """Write the next tokens."""
         tokens = tokens.to(self._dtype).contiguous()
         self._digest.add(tokens)
         if tokens.numel():
-            self._handle.write(_contents(tokens))
+            self._handle.write(_buffer(tokens))
 
 
 @contextmanager
 def token_file(file: Path | None) -> Iterator[IO[bytes]]:
-    """A file to write tokens into: the named one, whole or not at all, or a temporary one that vanishes.
+    """A file to write tokens into: the named one, atomically, or a temporary one that is removed.
 
-    Whoever has mapped the temporary one before it vanishes keeps the tokens.
+    A mapping of the temporary file stays valid after its removal.
     """
     if file is not None:
         with open_atomically(file) as handle:
@@ -85,29 +87,29 @@ def token_file(file: Path | None) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def mapped(file: Path | str, dtype: str, length: int) -> Tensor:
-    """The tokens of a file, read from it where they are used; writing to them changes no file."""
+def map_tokens(file: Path | str, dtype: str, length: int) -> Tensor:
+    """The tokens of a file, memory-mapped: read when they are used. Writing to them does not change the file."""
     if length == 0:
         return torch.empty(0, dtype=DTYPES[dtype])
     return torch.from_file(str(file), shared=False, size=length, dtype=DTYPES[dtype])
 
 
 def refuse_other_length(file: Path, dtype: str, length: int) -> None:
-    """A file that is cut would end the process where its end is read."""
+    """Refuse a file that is not as long as its tokens. Reading a mapping beyond the end would kill the process."""
     try:
-        there = os.stat(file).st_size
+        size = os.stat(file).st_size
     except OSError as error:
         raise FileMismatch("the tokens cannot be read.", file=file, says=error.strerror or error) from error
     expected = length * DTYPES[dtype].itemsize
-    if there != expected:
+    if size != expected:
         raise FileMismatch(
             "the tokens are cut, or those of another text.",
             file=file,
-            came=f"{there} bytes",
+            came=f"{size} bytes",
             expected=f"{expected} bytes: {length} tokens as {dtype}",
         )
 
 
-def _contents(tokens: Tensor) -> ctypes.Array[ctypes.c_char]:
-    """The bytes of a tensor, not copied; it must outlive them."""
+def _buffer(tokens: Tensor) -> ctypes.Array[ctypes.c_char]:
+    """The bytes of a contiguous tensor without a copy. The tensor must outlive them."""
     return (ctypes.c_char * (tokens.numel() * tokens.itemsize)).from_address(tokens.data_ptr())

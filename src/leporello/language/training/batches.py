@@ -1,8 +1,8 @@
-"""`Batches`: a text cut into rows that are read side by side, and into windows that are trained at once.
+"""`Batches`: a text cut into rows that are read in parallel, and into windows of steps, one for each update.
 
-Knows tokens and random numbers; knows nothing of networks. Sequential: row after row of the batch goes on in the next
-window where it stopped. Random: windows from all over the text. Each epoch begins at another place, so that windows
-have other borders; what epoch comes when depends on the seed and its number alone.
+Sequential: each row of a window continues that of the window before. Random: windows come from anywhere in the text.
+Each epoch begins at another offset, so that windows have other borders. The windows of an epoch depend only on the seed
+and the number of the epoch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from leporello.errors import ArgumentError
 class Batches:
     """The windows of a text.
 
-    tokens      1-d, integers; may be memory-mapped
-    batch       rows of a window, in this process
-    window      steps
+    tokens      (length,) integers, which may be memory-mapped
+    batch       rows of a window in this process
+    window      steps of a window
     partition   "sequential" or "random"
-    rank        which process this is, of `ranks`: each has its own rows
+    rank        of this process among `ranks`: each has its own rows
     """
 
     def __init__(
@@ -31,20 +31,23 @@ class Batches:
         self.tokens, self.batch, self.window = tokens, batch, window
         self.partition, self.seed, self.rank = partition, seed, rank
         self.rows = batch * ranks
-        self.updates = (len(tokens) - 1) // window // self.rows  # of an epoch
+        self.updates = (len(tokens) - 1) // window // self.rows  # in an epoch
         if not self.updates:
-            _refuse(len(tokens), self.rows, window)
-        self.room = len(tokens) - 1 - self.updates * self.rows * window
+            _refuse_short(len(tokens), self.rows, window)
+        self.spare_tokens = len(tokens) - 1 - self.updates * self.rows * window
 
     @property
     def continues(self) -> bool:
-        """Whether the state of a row goes on from window to window."""
+        """Whether the state of a row is carried from window to window."""
         return self.partition == "sequential"
 
     def epoch(self, number: int, begin: int = 0) -> Iterator[Tensor]:
-        """The windows of an epoch from one of them on: (window + 1, batch) int64, the first row of the next behind."""
+        """The windows of an epoch from index `begin` on: (window + 1, batch) int64.
+
+        Each step is an input and the target of the step before it; the last is a target alone.
+        """
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + number) % 2**63)
-        offset = int(torch.randint(min(self.window, self.room + 1), (), generator=generator))
+        offset = int(torch.randint(min(self.window, self.spare_tokens + 1), (), generator=generator))
         if self.continues:
             length = (len(self.tokens) - 1 - offset) // self.rows
             first = offset + self.rank * self.batch * length
@@ -54,19 +57,20 @@ class Batches:
         count = (len(self.tokens) - 1 - offset) // self.window
         order = torch.randperm(count, generator=generator) * self.window + offset
         for position in range(begin, self.updates):
-            at = position * self.rows + self.rank * self.batch
-            yield self._gathered(order[at : at + self.batch])
+            row = position * self.rows + self.rank * self.batch
+            yield self._gathered(order[row : row + self.batch])
 
     def _rows(self, first: int, stride: int) -> Tensor:
-        """Rows that lie at equal distances."""
+        """The window of rows that begin at equal distances."""
         start = self.tokens.storage_offset() + first
         return self.tokens.as_strided((self.window + 1, self.batch), (1, stride), start).long().contiguous()
 
     def _gathered(self, starts: Tensor) -> Tensor:
-        return torch.stack([self.tokens[at : at + self.window + 1] for at in starts.tolist()], 1).long()
+        """The window of rows that begin anywhere."""
+        return torch.stack([self.tokens[start : start + self.window + 1] for start in starts.tolist()], 1).long()
 
 
-def _refuse(count: int, rows: int, window: int) -> None:
+def _refuse_short(count: int, rows: int, window: int) -> None:
     shorter = (count - 1) // rows
     fewer = (count - 1) // window
     tries = [f"window={shorter}"] * (shorter > 1) + [f"batch={fewer}"] * (fewer > 0)

@@ -1,7 +1,4 @@
-"""How a training looks while it runs: a bar with numbers, in terminals and notebooks; lines of JSON; or nothing.
-
-Knows events and rich; knows nothing of how they come about.
-"""
+"""Displays of a training while it runs: a progress bar in terminals and notebooks, lines of JSON, or nothing."""
 
 from __future__ import annotations
 
@@ -12,26 +9,26 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from leporello.language.config import Config
-from leporello.language.run.folder import finite
-from leporello.language.training.progress import Left, clock
+from leporello.language.run.metrics import without_infinities
+from leporello.language.training.progress import RemainingTime, clock_time
 
 Event = dict[str, Any]
 
 
-class View(Protocol):
-    """Shows events one by one."""
+class Display(Protocol):
+    """Shows the events of a training one by one."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> Display: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def show(self, event: Event) -> None: ...
 
 
-class Nothing:
+class NoDisplay:
     """Shows nothing."""
 
-    def __enter__(self) -> Nothing:
+    def __enter__(self) -> NoDisplay:
         return self
 
     def __exit__(self, *failed: object) -> None: ...
@@ -39,19 +36,19 @@ class Nothing:
     def show(self, event: Event) -> None: ...
 
 
-class Lines(Nothing):
+class JsonLines(NoDisplay):
     """One line of JSON for each event."""
 
     def show(self, event: Event) -> None:
-        sys.stdout.write(json.dumps(finite(event), ensure_ascii=True) + "\n")
+        sys.stdout.write(json.dumps(without_infinities(event), ensure_ascii=True) + "\n")
         sys.stdout.flush()
 
 
-class Bar:
-    """A bar with numbers below it, on 80 columns; validations and samples go by above.
+class ProgressBar:
+    """A bar with the latest numbers below it, in 80 columns. Validations and samples are printed above.
 
-    known   models to compare with: a name and a perplexity each
-    share   how much is done before the first event
+    known   models to compare with: the name and the perplexity of each
+    share   of the training that is done before the first event
     """
 
     def __init__(self, config: Config, known: Sequence[tuple[str, float]] = (), share: float = 0.0) -> None:
@@ -70,11 +67,11 @@ class Bar:
             expand=True,
         )
         self.task = self.bar.add_task("training", total=1.0, completed=share, left="")  # type: ignore[arg-type]
-        self.left = Left()
+        self.remaining = RemainingTime()
         self.numbers: Any = ""
-        self.live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._drawn)
+        self.live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._renderable)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         self.live.start()
         return self
 
@@ -84,7 +81,7 @@ class Bar:
     def show(self, event: Event) -> None:
         getattr(self, f"_{event['kind']}")(event)
 
-    def _drawn(self) -> Any:
+    def _renderable(self) -> Any:
         from rich.console import Group
 
         return Group(self.bar, self.numbers)
@@ -94,11 +91,11 @@ class Bar:
 
         self._advance(event)
         self.numbers = Text.assemble(
-            ("perplexity ", "dim"), (f"{_short(event['perplexity']):<7}", "bold"),
+            ("perplexity ", "dim"), (f"{_number(event['perplexity']):<7}", "bold"),
             (" bits/char ", "dim"), f"{event['bits_per_character']:<5.3f}",
-            (" gradient ", "dim"), f"{_short(event['gradient_norm']):<5}",
+            (" gradient ", "dim"), f"{_number(event['gradient_norm']):<5}",
             (" clipped ", "dim"), f"{event['clipped']:<4.0%}",
-            f" {_many(event['tokens_per_second']):>7}", (" tokens/s", "dim"),
+            f" {_count(event['tokens_per_second']):>7}", (" tokens/s", "dim"),
             overflow="ellipsis", no_wrap=True,
         )  # fmt: skip
 
@@ -111,7 +108,7 @@ class Bar:
             (f"  bits/char {event['bits_per_character']:6.3f}", "dim"),
         )  # fmt: skip
         if self.known:
-            line.append(f"  {beside(event['perplexity'], self.known)}", "cyan")
+            line.append(f"  {rank_among(event['perplexity'], self.known)}", "cyan")
         self.console.print(line, soft_wrap=True)
 
     def _sample(self, event: Event) -> None:
@@ -124,28 +121,30 @@ class Bar:
         self._advance(event)
 
     def _advance(self, event: Event) -> None:
-        share, left = self.left.after(event, self.config)
+        share, seconds_left = self.remaining.after(event, self.config)
         self.bar.update(
             self.task,
             completed=share,
             description=f"epoch {event['epoch']:.1f}",
-            left="" if left is None else f"{clock(left)} left",
+            left="" if seconds_left is None else f"{clock_time(seconds_left)} left",
         )
 
 
-def beside(perplexity: float, known: Sequence[tuple[str, float]]) -> str:
-    """Where a perplexity stands among models: below the best of those that it beats, or above all of them.
+def rank_among(perplexity: float, known: Sequence[tuple[str, float]]) -> str:
+    """The rank of a perplexity among models: below the best of those that are worse, or above all.
 
-    >>> beside(4.0, [("uniform", 65.0), ("2-gram", 11.5), ("3-gram", 3.9)])
+    >>> rank_among(4.0, [("uniform", 65.0), ("2-gram", 11.5), ("3-gram", 3.9)])
     'below 2-gram'
     """
-    beaten = [(value, name) for name, value in known if perplexity < value]
-    return f"below {min(beaten)[1]}" if beaten else "above all"
+    worse = [(value, name) for name, value in known if perplexity < value]
+    return f"below {min(worse)[1]}" if worse else "above all"
 
 
-def _many(count: float) -> str:
+def _count(count: float) -> str:
+    """A count in at most seven columns."""
     return f"{count:,.0f}" if count < 1e6 else f"{count / 1e6:.2f}M"
 
 
-def _short(value: float) -> str:
+def _number(value: float) -> str:
+    """A number of any size in few columns."""
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"

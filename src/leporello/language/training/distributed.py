@@ -1,7 +1,6 @@
-"""Several processes that train one network: who this is, and what all of them agree on.
+"""Several processes that train one network: `Ranks`, and the device of each.
 
-Knows torch.distributed and the environment that torchrun sets; knows nothing of text. Alone, every method gives back
-what it was given.
+They are started by torchrun. For a single process every method returns its argument.
 """
 
 from __future__ import annotations
@@ -20,60 +19,62 @@ from leporello.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Ranks:
-    """rank   which process this is, from 0
-    count  how many there are
+    """The processes of a training.
+
+    rank    of this process, from 0
+    count   of processes
     """
 
     rank: int = 0
     count: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes and speaks for all."""
+    def is_main(self) -> bool:
+        """Whether this process writes files and messages for all."""
         return self.rank == 0
 
-    def wrapped(self, net: nn.Module, device: torch.device) -> nn.Module:
+    def data_parallel(self, net: nn.Module, device: torch.device) -> nn.Module:
         """The network with gradients averaged over processes."""
         if self.count == 1:
             return net
         devices = [device] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(net, device_ids=devices)
 
-    def summed(self, value: Tensor) -> Tensor:
+    def sum(self, value: Tensor) -> Tensor:
         """The sum over processes."""
         if self.count > 1:
             value = value.clone()
             dist.all_reduce(value)
         return value
 
-    def told(self, flags: Sequence[float]) -> list[float]:
-        """What the first process says: clocks differ, decisions must not."""
+    def broadcast(self, numbers: Sequence[float]) -> list[float]:
+        """The numbers of the main process, in all: clocks differ, decisions must not."""
         if self.count == 1:
-            return list(flags)
-        said = torch.tensor(flags, dtype=torch.float64)
+            return list(numbers)
+        message = torch.tensor(numbers, dtype=torch.float64)
         if dist.get_backend() == "nccl":
-            said = said.cuda()
-        dist.broadcast(said, 0)
-        return said.tolist()
+            message = message.cuda()
+        dist.broadcast(message, 0)
+        return message.tolist()
 
-    def gathered(self, value: Any) -> list[Any]:
-        """The values of all processes, in the first one; elsewhere nothing."""
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the main one; an empty list in the others."""
         if self.count == 1:
             return [value]
-        found: list[Any] = [None] * self.count
-        dist.gather_object(value, found if self.leads else None, 0)
-        return found if self.leads else []
+        values: list[Any] = [None] * self.count
+        dist.gather_object(value, values if self.is_main else None, 0)
+        return values if self.is_main else []
 
     def wait(self) -> None:
-        """Until all processes have come here."""
+        """Wait until all processes have called this."""
         if self.count > 1:
             dist.barrier()
 
     def leave(self) -> None:
-        """Take no further part, all at the same time.
+        """Leave the process group, together with all other processes.
 
-        Whoever waits lets other threads run: one of gloo's may still hold tensors of the last gathering, cannot let go
-        of them while this one holds Python's lock, and the end of the group waits for that thread.
+        The barrier lets other threads run. A thread of gloo may still hold tensors of the last gather. It cannot free
+        them while this thread holds the GIL, and destroying the group waits for that thread.
         """
         if self.count > 1:
             dist.barrier()
@@ -81,7 +82,7 @@ class Ranks:
 
 
 def ranks_here(device: torch.device) -> Ranks:
-    """The processes that torchrun started, or this one alone."""
+    """The processes that torchrun started, or this single one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()
@@ -90,13 +91,10 @@ def ranks_here(device: torch.device) -> Ranks:
     return Ranks(dist.get_rank(), count)
 
 
-# ---- (language.device) `device_of`: where a network is run. Knows devices of torch; knows nothing of networks.
-
-
 def device_of(name: str) -> torch.device:
-    """The device of a name: cpu, cuda, cuda:1; auto: cuda where there is one.
+    """The device of a name: cpu, cuda, cuda:1; auto: cuda if there is one.
 
-    Of several processes that torchrun starts on one machine, each takes the GPU of its own number.
+    Each of the processes that torchrun starts on one machine takes the GPU of its local rank.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,9 +1,9 @@
 """`Training`: the loop that trains a language model, as a stream of events.
 
-    for each epoch, for each window:  scores = net(tokens);  loss;  gradient;  clip;  update
+    for each epoch, for each window:  update the parameters;  now and then measure, validate, sample, save
 
-Knows networks, windows and checkpoints; knows nothing of terminals: whoever runs it shows the events as they come.
-Clocks decide when something is said or saved, never what is learnt; only a time budget does.
+The caller shows the events as they come. Clocks decide when something is measured or saved, never what is learnt,
+except by a time limit.
 """
 
 from __future__ import annotations
@@ -12,43 +12,50 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from leporello.errors import FileMismatch
 from leporello.language.config import Config
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.network import network_of
-from leporello.language.model.perplexity import perplexity_of
-from leporello.language.run.checkpoint import of_all, of_one_process, part, put_back, state_again, write_checkpoint
-from leporello.language.run.folder import Metrics, Run, keeping
-from leporello.language.run.metrics import Board, board_of
+from leporello.language.model.perplexity import perplexity_of, perplexity_of_loss
+from leporello.language.run.checkpoint import (
+    load_process,
+    load_training,
+    process_tensors,
+    tensors_below,
+    training_tensors,
+    write_checkpoint,
+)
+from leporello.language.run.folder import Run, errors_name_checkpoint
+from leporello.language.run.metrics import MetricsFile, TensorBoardWriter, tensorboard_writer
 from leporello.language.tokens.corpus import Corpus
 from leporello.language.training.batches import Batches
 from leporello.language.training.distributed import Ranks, device_of
-from leporello.language.training.progress import Progress, Tally, perplexity
+from leporello.language.training.progress import Progress, Tally
 from leporello.language.training.teacher_forcing import forcing_of
-from leporello.language.training.update import optimiser_of, rate_at, refuse_not_finite
+from leporello.language.training.update import Updater
 from leporello.loop.state import detach
-from leporello.modules.finite import Origin, first_not_finite
 
 Event = dict[str, Any]
 
-FEWEST = 100  # updates between validations, where epochs are shorter
-SAID = 1.0  # seconds between lines of metrics
+MIN_UPDATES_BETWEEN_VALIDATIONS = 100  # where epochs are shorter
+SECONDS_BETWEEN_LINES = 1.0  # of metrics
+SAMPLE_TOKENS = 200
 
 
 class Training:
-    """A run in the making.
+    """A training run.
 
-    config   what is asked for
+    config   how to train
     corpus   the text as tokens
     run      the folder to write into; None: nothing is written
-    ranks    the processes that take part
+    ranks    the processes that train together
     """
 
     def __init__(self, config: Config, corpus: Corpus, run: Run | None = None, ranks: Ranks = Ranks()) -> None:  # noqa: B008
@@ -56,9 +63,7 @@ class Training:
         self.device = device_of(config.device)
         self.net = network_of(config, corpus.tokenizer.size).to(self.device)
         self.model = LanguageModel(self.net, corpus.tokenizer, config)
-        self.parameters = [value for value in self.net.parameters() if value.requires_grad]
-        self.optimiser = optimiser_of(config, self.parameters)
-        self.wrapped: nn.Module = ranks.wrapped(self.net, self.device)
+        self.updater = Updater(self.net, ranks.data_parallel(self.net, self.device), config, self.device)
         self.batches = Batches(
             corpus.train.tokens,
             config.batch,
@@ -69,124 +74,108 @@ class Training:
             ranks=ranks.count,
         )
         self.forcing = forcing_of(config.forcing)
-        self.fed = self.net.feedback_leaf() is not None
-        self.every = config.evaluate_every or max(self.batches.updates, FEWEST)
+        self.has_feedback = self.net.feedback_leaf() is not None
+        self.evaluate_every = config.evaluate_every or max(self.batches.updates, MIN_UPDATES_BETWEEN_VALIDATIONS)
         self.progress, self.tally = Progress(), Tally()
         self.state: Any = None
-        self.metrics: Metrics | None = None
-        self.board: Board | None = None
-        self.written = 0  # bytes of metrics that count
-        self.saved: int | None = None  # the update of the last checkpoint
+        self.metrics: MetricsFile | None = None
+        self.tensorboard: TensorBoardWriter | None = None
+        self.metrics_bytes = 0  # at the last checkpoint
+        self.saved_update: int | None = None  # of the last checkpoint
         self.interrupted = False
         torch.manual_seed(config.seed + ranks.rank)
 
     def stop(self) -> None:
-        """End after the present update, with a checkpoint."""
+        """End after the current update, with a checkpoint."""
         self.interrupted = True
 
     def leave(self) -> None:
-        """Take no further part, where several processes do; the network stays."""
-        self.wrapped = self.net  # what wraps it holds the group of processes, which ends without it
+        """Leave the other processes, if there are any. The network stays."""
+        self.updater.data_parallel = self.net  # the wrapper holds the process group
         self.ranks.leave()
 
     def events(self) -> Iterator[Event]:
-        """Train to the end; what happens on the way."""
-        if self.run is None or not self.ranks.leads:
+        """Train to the end, and yield what happens: the kinds are train, validation, sample and end."""
+        if self.run is None or not self.ranks.is_main:
             yield from self._events()
             return
         with ExitStack() as files:
-            self.board = board_of(self.config, self.run, self.progress.update)
-            if self.board is not None:
-                files.callback(self.board.close)
-            self.metrics = files.enter_context(Metrics(self.run.metrics_file, self.written))
+            self.tensorboard = tensorboard_writer(self.config, self.run.path, self.progress.update)
+            if self.tensorboard is not None:
+                files.callback(self.tensorboard.close)
+            self.metrics = files.enter_context(MetricsFile(self.run.metrics_file, self.metrics_bytes))
             yield from self._events()
 
     def _events(self) -> Iterator[Event]:
-        progress, begun = self.progress, time.monotonic() - self.progress.seconds
-        said = saved = sampled = time.monotonic()
+        progress, start = self.progress, time.monotonic() - self.progress.seconds
+        last_line = last_save = last_sample = time.monotonic()
         self.tally = Tally()
         self.net.train()
         if self.run and not self.run.last_file.is_file():
-            self.save()  # from here on a run can be resumed
+            self.save()  # from now on the run can be resumed
         while progress.ended is None:
             for window in self.batches.epoch(progress.epoch, progress.position):
                 self._update(window.to(self.device))
                 now = time.monotonic()
-                progress.seconds = now - begun
+                progress.seconds = now - start
                 due = [
-                    now - said > SAID,
-                    0 < self.config.sample_every < now - sampled,
-                    now - saved > self.config.save_every,
+                    now - last_line > SECONDS_BETWEEN_LINES,
+                    0 < self.config.sample_every < now - last_sample,
+                    now - last_save > self.config.save_every,
                     self.interrupted,
                     bool(progress.over(self.config)),
                 ]
-                say, sample, save, stop, over, progress.seconds = self.ranks.told([*due, progress.seconds])
+                line, sample, save, stop, over, progress.seconds = self.ranks.broadcast([*due, progress.seconds])
                 self.interrupted, over = bool(stop), over or stop
-                if say:
-                    yield self._line()
-                    said = time.monotonic()
-                if progress.update - progress.evaluated >= self.every:
+                if line:
+                    yield self._measured()
+                    last_line = time.monotonic()
+                if progress.update - progress.evaluated >= self.evaluate_every:
                     yield from self._validated()
                 if sample and not over:
-                    yield self._sample()
-                    sampled = time.monotonic()
+                    yield self._sampled()
+                    last_sample = time.monotonic()
                 if save:
                     self.save()
-                    saved = time.monotonic()
+                    last_save = time.monotonic()
                 if over:
                     break
-            self._turn_page()
+            self._end_epoch()
             if self.interrupted and progress.over(self.config) is None:
                 break
             progress.ended = progress.over(self.config)
         if self.tally.updates:
-            yield self._line()
+            yield self._measured()
         if progress.ended and progress.evaluated != progress.update:
             yield from self._validated()
         self.save()
-        yield {"kind": "end", **self._now(), "why": progress.ended or "interrupted", "best": progress.best}
+        yield {"kind": "end", **self._position(), "why": progress.ended or "interrupted", "best": progress.best}
 
-    def _turn_page(self) -> None:
-        """After the last window of an epoch comes the first of the next, from the initial state."""
+    def _end_epoch(self) -> None:
+        """After the last window of an epoch: go on with the first of the next, from the initial state."""
         if self.progress.position == self.batches.updates:
             self.progress.epoch, self.progress.position, self.state = self.progress.epoch + 1, 0, None
 
     def _update(self, window: Tensor) -> None:
-        """One change of the parameters."""
-        config, progress = self.config, self.progress
-        inputs, targets = window[:-1], window[1:]
-        share = progress.share(config, self.batches.updates)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate_at(config, share)
-        own = {"targets": targets, "forcing": self.forcing(share)} if self.fed else {}
-        with self._precision():
-            scores, state = self.wrapped(inputs, self.state, **own)
-            loss = cross_entropy(scores, targets)
-        self.optimiser.zero_grad()
-        loss.backward()
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, config.clip_norm or math.inf))
-        value = float(loss.detach())
-        for number, what in ((value, "the loss"), (norm, "the norm of the gradient")):
-            refuse_not_finite(number, what, lambda: self._first(inputs, targets, own), update=progress.update)
-        self.optimiser.step()
-        self.state = detach(state) if self.batches.continues else None
+        """Train on one window."""
+        progress = self.progress
+        share = progress.share(self.config, self.batches.updates)
+        result = self.updater.update(
+            window,
+            self.state,
+            progress=share,
+            forcing=self.forcing(share) if self.has_feedback else None,
+            number=progress.update,
+        )
+        self.state = detach(result.state) if self.batches.continues else None
+        tokens = window[1:].numel()
         progress.update += 1
         progress.position += 1
-        progress.tokens += targets.numel() * self.ranks.count
-        self.tally.add(value, targets.numel(), norm, 0 < config.clip_norm < norm)
+        progress.tokens += tokens * self.ranks.count
+        self.tally.add(result.loss, tokens, result.norm, 0 < self.config.clip_norm < result.norm)
 
-    def _first(self, inputs: Tensor, targets: Tensor, own: dict[str, Any]) -> Origin | None:
-        """Where a number that is not finite appeared first."""
-        return first_not_finite(
-            self.net, inputs, self.state, loss=cross_entropy, targets=targets, forcing=own.get("forcing")
-        )
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
-
-    def _now(self) -> Event:
+    def _position(self) -> Event:
+        """How far the training has come, for an event."""
         done = self.progress.epoch + self.progress.position / self.batches.updates
         return {
             "update": self.progress.update,
@@ -195,90 +184,93 @@ class Training:
             "seconds": round(self.progress.seconds, 3),
         }
 
-    def _line(self) -> Event:
-        """What was measured since the last one."""
+    def _measured(self) -> Event:
+        """The means since the last line of metrics, over all processes."""
         tally = self.tally
         sums = torch.tensor([tally.nats, tally.tokens], dtype=torch.float64)
-        nats, tokens = self.ranks.summed(sums.to(self.device) if self.device.type == "cuda" else sums).tolist()
+        nats, tokens = self.ranks.sum(sums.to(self.device) if self.device.type == "cuda" else sums).tolist()
         tally.nats, tally.tokens = nats, int(tokens)
         part = self.corpus.train
         line = {
             "kind": "train",
-            **self._now(),
+            **self._position(),
             **tally.line(part.characters / len(part.tokens)),
-            "rate": self.optimiser.param_groups[0]["lr"],
+            "rate": self.updater.optimiser.param_groups[0]["lr"],
         }
         self.tally = Tally()
-        return self._written(line)
+        return self._write(line)
 
     def _validated(self) -> Iterator[Event]:
-        """The surprise of the part that is never trained on; the best net so far is kept."""
+        """Measure the validation part. The best network so far becomes a checkpoint."""
         progress, part = self.progress, self.corpus.validation
         progress.evaluated = progress.update
         if part is None:
             return
         loss = 0.0
-        if self.ranks.leads:
+        if self.ranks.is_main:
             self.model.forced = self.forced
             loss = perplexity_of(self.model.scorer(), part.tokens).loss
-        (loss,) = self.ranks.told([loss])
+        (loss,) = self.ranks.broadcast([loss])
         better = progress.best is None or loss < progress.best
         progress.best, progress.stale = (loss, 0) if better else (progress.best, progress.stale + 1)
         predicted = len(part.tokens) - 1
         line = {
             "kind": "validation",
-            **self._now(),
+            **self._position(),
             "loss": loss,
-            "perplexity": perplexity(loss),
+            "perplexity": perplexity_of_loss(loss),
             "bits_per_character": loss / math.log(2) * predicted / (part.characters - part.first_characters),
             "unknown": part.unknown / len(part.tokens),
             "best": better,
         }
-        yield self._written(line)
+        yield self._write(line)
         if better and self.run:
             self._checkpoint(self.run.best_file)
 
     @property
     def forced(self) -> bool:
-        """Whether true tokens are fed back when the net is judged: if they mostly were when it was trained last."""
+        """Whether true tokens are fed back in validation: if they are in at least half of the steps of training now."""
         return self.forcing(self.progress.share(self.config, self.batches.updates)) >= 0.5
 
-    def _sample(self) -> Event:
-        text = self.model.generate(length=200, seed=self.progress.update) if self.ranks.leads else ""
-        return self._written({"kind": "sample", **self._now(), "text": text})
+    def _sampled(self) -> Event:
+        """A text that the network generates now."""
+        text = self.model.generate(length=SAMPLE_TOKENS, seed=self.progress.update) if self.ranks.is_main else ""
+        return self._write({"kind": "sample", **self._position(), "text": text})
 
-    def _written(self, line: Event) -> Event:
+    def _write(self, line: Event) -> Event:
+        """Write a line of metrics; the line itself."""
         if self.metrics is not None:
-            with keeping(self.run, self.saved):
+            with errors_name_checkpoint(self.run, self.saved_update):
                 self.metrics.write(line)
-        if self.board is not None:
-            self.board.write(line)
+        if self.tensorboard is not None:
+            self.tensorboard.write(line)
         return line
 
     def save(self) -> None:
-        """A checkpoint from which the run goes on as if it had never stopped."""
+        """Write the checkpoint from which the run resumes bit for bit."""
         if self.run is not None:
             self._checkpoint(self.run.last_file)
-            self.saved = self.progress.update
+            self.saved_update = self.progress.update
 
     def _checkpoint(self, path: Path) -> None:
-        everyone = self.ranks.gathered(of_one_process(self.state, self.device))
-        if not self.ranks.leads:
+        """Write a checkpoint. All processes take part; the main one writes."""
+        processes = self.ranks.gather(process_tensors(self.state, self.device))
+        if not self.ranks.is_main:
             return
-        with keeping(self.run, self.saved):
+        with errors_name_checkpoint(self.run, self.saved_update):
             if self.metrics is not None:
-                self.written = self.metrics.synced()
+                self.metrics_bytes = self.metrics.sync()
             facts = {
                 "progress": dataclasses.asdict(self.progress),
-                "metrics": self.written,
+                "metrics": self.metrics_bytes,
                 "ranks": self.ranks.count,
                 "forced": self.forced,
                 "text": self.corpus.digest,
             }
-            write_checkpoint(path, of_all(self.net, self.optimiser, everyone), facts)
+            write_checkpoint(path, training_tensors(self.net, self.updater.optimiser, processes), facts)
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Stand where a checkpoint was written."""
+        """Continue from a checkpoint."""
         if facts["ranks"] != self.ranks.count:
             raise FileMismatch(
                 "the run has another number of processes.",
@@ -286,13 +278,9 @@ class Training:
                 expected=facts["ranks"],
                 tries=f"torchrun --nproc-per-node {facts['ranks']} -m leporello resume ...",
             )
-        put_back(self.net, self.optimiser, tensors)
-        self.state = state_again(part(tensors, f"rank.{self.ranks.rank}"), self.net, self.config.batch, self.device)
+        load_training(self.net, self.updater.optimiser, tensors)
+        process = tensors_below(tensors, f"rank.{self.ranks.rank}")
+        self.state = load_process(process, self.net, self.config.batch, self.device)
         self.progress = Progress(**facts["progress"])
-        self.saved = self.progress.update
-        self.written = facts["metrics"]
-
-
-def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """The mean surprise of the targets, in nats."""
-    return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+        self.saved_update = self.progress.update
+        self.metrics_bytes = facts["metrics"]

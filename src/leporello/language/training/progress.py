@@ -1,7 +1,4 @@
-"""`Progress`: how far a training run has come, and `Tally`: what it has measured since the last line.
-
-Knows counts and clocks; knows nothing of networks.
-"""
+"""How far a training has come (`Progress`), its means since the last line of metrics (`Tally`), and the time left."""
 
 from __future__ import annotations
 
@@ -11,21 +8,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leporello.language.config import Config
+from leporello.language.model.perplexity import perplexity_of_loss
 
-USUAL_EPOCHS = 20
+DEFAULT_EPOCHS = 20
 
 
 @dataclass
 class Progress:
-    """Counters of a run, all of which a checkpoint keeps.
+    """The counters of a run. A checkpoint keeps them all.
 
-    update      changes of the parameters so far
-    epoch       times the text has been gone through; `position` windows of the present time are done
-    tokens      trained on so far, by all processes
-    seconds     spent so far, over all stretches of the run
-    best        smallest loss on the validation part; `stale` validations since then
+    update      the number of updates of the parameters
+    epoch       the number of finished epochs
+    position    the number of finished windows of the present epoch
+    tokens      the number of tokens trained on, by all processes
+    seconds     of training, without pauses between interruption and resumption
+    best        the smallest loss on the validation part
+    stale       the number of validations since then
     evaluated   the update of the last validation
-    ended       why the run is over
+    ended       why the run is over; None before its end
     """
 
     update: int = 0
@@ -39,9 +39,9 @@ class Progress:
     ended: str | None = None
 
     def share(self, config: Config, updates: int) -> float:
-        """How much of the training is done, from 0 to 1.
+        """The finished share of the training, from 0 to 1.
 
-        updates   of an epoch
+        updates   in an epoch
         """
         shares = [0.0]
         if epochs := epochs_of(config):
@@ -51,7 +51,7 @@ class Progress:
         return min(1.0, max(shares))
 
     def over(self, config: Config) -> str | None:
-        """Why the run is over, if it is."""
+        """Why the run is over; None if it is not."""
         if 0 < epochs_of(config) <= self.epoch:
             return f"{self.epoch} epochs are done" if self.epoch > 1 else "1 epoch is done"
         if 0 < config.minutes * 60 <= self.seconds:
@@ -62,13 +62,19 @@ class Progress:
 
 
 def epochs_of(config: Config) -> int:
-    """How often the text is gone through; 0 where time alone decides."""
-    return config.epochs or (0 if config.minutes else USUAL_EPOCHS)
+    """The number of epochs of a training; 0 if only its time is limited."""
+    return config.epochs or (0 if config.minutes else DEFAULT_EPOCHS)
 
 
 @dataclass
 class Tally:
-    """Sums since the last line of metrics."""
+    """Sums over the updates since the last line of metrics.
+
+    nats      sum of the surprises of all tokens
+    norm      sum of the norms of the gradients
+    clipped   the number of updates whose gradient was clipped
+    begun     when the first of the updates began
+    """
 
     nats: float = 0.0
     tokens: int = 0
@@ -78,6 +84,7 @@ class Tally:
     begun: float = field(default_factory=time.monotonic)
 
     def add(self, loss: float, tokens: int, norm: float, clipped: bool) -> None:
+        """Add one update."""
         self.nats += loss * tokens
         self.tokens += tokens
         self.norm += norm
@@ -85,14 +92,14 @@ class Tally:
         self.updates += 1
 
     def line(self, characters: float) -> dict[str, Any]:
-        """The means.
+        """The means, for a line of metrics.
 
-        characters   of a token
+        characters   in a token, on average
         """
         loss = self.nats / self.tokens
         return {
             "loss": loss,
-            "perplexity": perplexity(loss),
+            "perplexity": perplexity_of_loss(loss),
             "bits_per_character": loss / math.log(2) / characters,
             "gradient_norm": self.norm / self.updates,
             "clipped": self.clipped / self.updates,
@@ -100,41 +107,30 @@ class Tally:
         }
 
 
-def perplexity(loss: float) -> float:
-    """exp of a mean cross-entropy; infinity where that is too large for a number."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
-
-
-# ---- (language.left) How long a training will take yet. Knows events and what a configuration ends with; knows nothing of terminals.
-
-
-class Left:
-    """How long a training will take yet: by its clock where that ends it, by its speed so far where epochs do."""
+class RemainingTime:
+    """How long a training will still take: from its time limit, and from its speed towards its number of epochs."""
 
     def __init__(self) -> None:
-        self.begun: tuple[float, float] | None = None  # seconds and share of the first event, after all was made ready
+        self.first: tuple[float, float] | None = None  # seconds and share at the first event: compilation is over
 
     def after(self, event: dict[str, Any], config: Config) -> tuple[float, float | None]:
-        """The share that is done, and the seconds left; None where nobody can know."""
+        """The share that is done after an event, and the seconds left; None if they cannot be estimated yet."""
         epochs, seconds = epochs_of(config), event["seconds"]
         done = event["epoch"] / epochs if epochs else 0.0
-        self.begun = self.begun or (seconds, done)
-        since, gone = seconds - self.begun[0], done - self.begun[1]
-        left = [since / gone * (1 - done)] if since > 0 and gone > 0 else []
+        self.first = self.first or (seconds, done)
+        elapsed, share = seconds - self.first[0], done - self.first[1]
+        seconds_left = [elapsed / share * (1 - done)] if elapsed > 0 and share > 0 else []
         shares = [done]
         if config.minutes:
             shares.append(seconds / (config.minutes * 60))
-            left.append(config.minutes * 60 - seconds)
-        return min(1.0, max(shares)), max(0.0, min(left)) if left else None
+            seconds_left.append(config.minutes * 60 - seconds)
+        return min(1.0, max(shares)), max(0.0, min(seconds_left)) if seconds_left else None
 
 
-def clock(seconds: float) -> str:
-    """A time as a clock shows it.
+def clock_time(seconds: float) -> str:
+    """A duration as a clock shows it.
 
-    >>> clock(75), clock(3720)
+    >>> clock_time(75), clock_time(3720)
     ('1:15', '1:02:00')
     """
     minutes, rest = divmod(round(seconds), 60)

@@ -1,9 +1,9 @@
-"""Schedules of teacher forcing: with which probability a step reads the true value instead of the net's own output.
+"""Schedules of teacher forcing: the probability that a step reads the true value instead of the net's own output.
 
-A schedule is a function of progress, the share of the training that is done, from 0 to 1: whoever trains by epochs, by
-updates or by the clock can tell it. The forms are those of Bengio, Vinyals, Jaitly and Shazeer 2015, Scheduled Sampling
-for Sequence Prediction with Recurrent Neural Networks. There they count updates i, and their constants depend on how
-many there are; here i is a multiple of progress. Knows numbers and how they are written; knows nothing of networks.
+A schedule is a function of progress, the finished share of the training, from 0 to 1, which can be measured in epochs,
+updates or time. The forms are those of Bengio, Vinyals, Jaitly and Shazeer 2015, Scheduled Sampling for Sequence
+Prediction with Recurrent Neural Networks. There they count updates i, with constants that depend on their number; here
+i is a multiple of progress.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import astuple, dataclass, fields
 from leporello.errors import ArgumentError, LeporelloError
 
 
-class Forcing(ABC):
-    """A schedule: called with the progress it gives a probability, and as text it reads back to itself.
+class ForcingSchedule(ABC):
+    """A schedule. Called with the progress it returns a probability; `forcing_of(str(schedule))` equals it.
 
-    Progress beyond 1, which a time budget may reach, counts as 1; below 0 as 0.
+    Progress above 1, which a time limit may cause, counts as 1; below 0 as 0.
     """
 
     name = ""
@@ -40,12 +40,17 @@ class Forcing(ABC):
 
     @property
     def numbers(self) -> tuple[float, ...]:
+        """The numbers of the schedule, in the order of its text."""
         return astuple(self)  # type: ignore[call-overload]
 
     def _refuse_outside(self, name: str, low: float, high: float, expected: str, *, open_ends: bool = False) -> None:
+        """Refuse a number of the schedule that is not from `low` to `high`.
+
+        open_ends   refuse low and high too
+        """
         came = getattr(self, name)
-        number = isinstance(came, (int, float)) and not isinstance(came, bool)
-        if number and (low < came < high if open_ends else low <= came <= high):
+        is_number = isinstance(came, (int, float)) and not isinstance(came, bool)
+        if is_number and (low < came < high if open_ends else low <= came <= high):
             return
         raise ArgumentError(
             f"the number '{name}' of the schedule {self.name} is out of range.", came=repr(came), expected=expected
@@ -53,10 +58,10 @@ class Forcing(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Forcing):
+class ConstantForcing(ForcingSchedule):
     """p at all times: 1 is full teacher forcing, 0 is free running.
 
-    >>> Constant(0.8)(0.3)
+    >>> ConstantForcing(0.8)(0.3)
     0.8
     """
 
@@ -71,10 +76,10 @@ class Constant(Forcing):
 
 
 @dataclass(frozen=True)
-class Linear(Forcing):
+class LinearForcing(ForcingSchedule):
     """start + (end - start) progress.
 
-    >>> [Linear(1, 0.2)(progress) for progress in (0, 0.5, 1)]
+    >>> [LinearForcing(1, 0.2)(progress) for progress in (0, 0.5, 1)]
     [1.0, 0.6, 0.2]
     """
 
@@ -91,14 +96,14 @@ class Linear(Forcing):
 
 
 @dataclass(frozen=True)
-class InverseSigmoid(Forcing):
+class InverseSigmoidForcing(ForcingSchedule):
     """f(i) = k / (k + exp(i / k)), read at i = 2 k ln(k) progress, and stretched so that it goes from 1 to 0.
 
     At that i it is s(progress) = 1 / (1 + k^(2 progress - 1)), which falls from k / (1 + k) to 1 / (1 + k) and is 1/2
     halfway. The schedule is (s(progress) - s(1)) / (s(0) - s(1)): for k near 1 a straight line, for large k a fall in
     the middle of the training.
 
-    >>> [round(InverseSigmoid(6)(progress), 2) for progress in (0, 0.25, 0.5, 0.75, 1)]
+    >>> [round(InverseSigmoidForcing(6)(progress), 2) for progress in (0, 0.25, 0.5, 0.75, 1)]
     [1.0, 0.79, 0.5, 0.21, 0.0]
     """
 
@@ -116,12 +121,12 @@ class InverseSigmoid(Forcing):
 
 
 @dataclass(frozen=True)
-class Exponential(Forcing):
-    """k^progress: from 1 to k, which is what is left of the forcing in the end.
+class ExponentialForcing(ForcingSchedule):
+    """k^progress: from 1 to k.
 
     With i updates of n this is Bengio's (k^(1/n))^i.
 
-    >>> [round(Exponential(0.01)(progress), 3) for progress in (0, 0.5, 1)]
+    >>> [round(ExponentialForcing(0.01)(progress), 3) for progress in (0, 0.5, 1)]
     [1.0, 0.1, 0.01]
     """
 
@@ -136,29 +141,31 @@ class Exponential(Forcing):
 
 
 PROBABILITY = "a probability, from 0 to 1"
-KINDS: dict[str, type[Forcing]] = {kind.name: kind for kind in (Constant, Linear, InverseSigmoid, Exponential)}
+KINDS: dict[str, type[ForcingSchedule]] = {
+    kind.name: kind for kind in (ConstantForcing, LinearForcing, InverseSigmoidForcing, ExponentialForcing)
+}
 EXAMPLES = "1, constant:0.8, linear:1:0, inverse-sigmoid:6, exponential:0.01"
 
 
-def forcing_of(written: str | float | Forcing) -> Forcing:
-    """The schedule that a text names; a mere number is constant, a mere name has the numbers of the examples.
+def forcing_of(written: str | float | ForcingSchedule) -> ForcingSchedule:
+    """The schedule that a text names. A number alone is constant; a name alone has the numbers of `EXAMPLES`.
 
     >>> forcing_of("linear:1:0")
-    Linear(start=1.0, end=0.0)
+    LinearForcing(start=1.0, end=0.0)
     >>> str(forcing_of("1"))
     'constant:1'
     """
-    if isinstance(written, Forcing):
+    if isinstance(written, ForcingSchedule):
         return written
     text = str(written).strip()
     if isinstance(written, bool) or not text:
         raise ArgumentError("this is no schedule of teacher forcing.", came=repr(written), expected=EXAMPLES)
     name, *numbers = (piece.strip() for piece in text.split(":"))
     if not numbers and _is_number(name):
-        name, numbers = Constant.name, [name]
-    kind = KINDS.get(_spelt(name))
+        name, numbers = ConstantForcing.name, [name]
+    kind = KINDS.get(_canonical(name))
     if kind is None:
-        near = difflib.get_close_matches(_spelt(name), KINDS, n=2)
+        near = difflib.get_close_matches(_canonical(name), KINDS, n=2)
         raise ArgumentError(
             f"no schedule of teacher forcing is called '{name}'.",
             came=repr(text),
@@ -166,7 +173,9 @@ def forcing_of(written: str | float | Forcing) -> Forcing:
             expected=EXAMPLES,
         )
     if len(numbers) > len(fields(kind)) or not all(map(_is_number, numbers)):  # type: ignore[arg-type]
-        raise ArgumentError(f"the schedule '{text}' is written in another way.", expected=_form(kind), tries=EXAMPLES)
+        raise ArgumentError(
+            f"the schedule '{text}' is written in another way.", expected=_notation(kind), tries=EXAMPLES
+        )
     try:
         return kind(*map(float, numbers))
     except LeporelloError as error:
@@ -174,7 +183,8 @@ def forcing_of(written: str | float | Forcing) -> Forcing:
         raise
 
 
-def _spelt(name: str) -> str:
+def _canonical(name: str) -> str:
+    """A name of a schedule in lower case, with hyphens."""
     return "-".join(name.lower().replace("_", " ").split())
 
 
@@ -186,5 +196,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _form(kind: type[Forcing]) -> str:
+def _notation(kind: type[ForcingSchedule]) -> str:
+    """How a schedule is written: linear:START:END."""
     return ":".join([kind.name, *(field.name.upper() for field in fields(kind))])  # type: ignore[arg-type]

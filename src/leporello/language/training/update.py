@@ -1,57 +1,28 @@
-"""What changes the parameters, and at which rate.
+"""One update of the parameters: scores, loss, gradient, clipping, optimiser step, learning rate.
 
-Knows optimisers of torch; knows nothing of networks or text. `progress` is the share of the training that is done.
+A loss or gradient that is not finite is refused with the place where it arose and with advice.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leporello.errors import NotFinite
 from leporello.language.config import Config
-from leporello.modules.finite import Origin
+from leporello.modules.finite import Origin, first_not_finite
+from leporello.modules.recurrent import Recurrent
 
-RATES = {"sgd": 1.0}  # where none is told; 0.005 for the others
-LAST = 0.02  # share of the rate at the end of a cosine
-
-
-def optimiser_of(config: Config, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser of a configuration."""
-    own: dict[str, Any] = {"lr": first_rate(config), "weight_decay": config.weight_decay}
-    if config.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, foreach=True, **own)
-    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-    return kinds[config.optimiser](parameters, fused=True, **own)
-
-
-def first_rate(config: Config) -> float:
-    return config.rate or RATES.get(config.optimiser, 0.005)
-
-
-def rate_at(config: Config, progress: float) -> float:
-    """The learning rate when a share of the training is done."""
-    rate = first_rate(config)
-    if progress < config.warm_up:
-        return rate * max(progress, 1e-3) / config.warm_up
-    share = min(1.0, (progress - config.warm_up) / (1 - config.warm_up))
-    if config.schedule == "linear":
-        return rate * (1 - share)
-    if config.schedule == "cosine":
-        return rate * (LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * share)))
-    return rate
-
-
-# ---- (language.finite) What is said where a loss or a gradient is not finite: what it was, where it came from, and what to do.
-#
-# Knows the words; `leporello.modules.finite` finds the place.
-
-# What helps, by the operator that made it; by where it was made for all others.
-BY_OPERATOR = {
+DEFAULT_RATES = {"adam": 0.005, "adamw": 0.005, "rmsprop": 0.005, "sgd": 1.0}
+LAST_COSINE_SHARE = 0.02  # of the rate, at the end of a cosine schedule
+# Advice by the operator that made a number that is not finite; by where it was made for all other operators.
+ADVICE_BY_OPERATOR = {
     "exp": "keep what exp reads small: subtract its largest value first, or clamp it",
     "log": "keep what log reads above 0: torch.log(value.clamp_min(1e-6)), or log_softmax instead of log of softmax",
     "sqrt": "keep what sqrt reads above 0: torch.sqrt(value + 1e-6)",
@@ -64,7 +35,7 @@ BY_OPERATOR = {
     "softmax": "leave at least one value of each row without a mask",
     "log_softmax": "leave at least one value of each row without a mask",
 }
-BY_PLACE = {
+ADVICE_BY_PLACE = {
     "parameter": "begin again from the last checkpoint, with a smaller learning rate or gradient norm",
     "buffer": "look at what writes it: no step does",
     "input": "look at what makes the inputs: no step does",
@@ -73,16 +44,112 @@ BY_PLACE = {
     "loss": "look at what the loss divides by and takes logarithms of",
     "backward": "lp.Full(clip_state=1.0) or lp.Truncated(35); a smaller learning rate",
 }
-NOWHERE = 'engine="reference": the same call in plain PyTorch gives finite values, so it lies at the edge of what fits'
+ADVICE_WITHOUT_ORIGIN = (
+    'engine="reference": the same call in plain PyTorch gives finite values, so it lies at the edge of what fits'
+)
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update measured.
+
+    loss    the mean surprise of the targets, in nats
+    norm    of the gradient, before clipping
+    state   after the window, still with its graph
+    """
+
+    loss: float
+    norm: float
+    state: Any
+
+
+class Updater:
+    """Changes the parameters of a network, one window at a time.
+
+    data_parallel   the network as it is called in training: itself, or wrapped to average gradients over processes
+    """
+
+    def __init__(self, net: Recurrent, data_parallel: nn.Module, config: Config, device: torch.device) -> None:
+        self.net, self.data_parallel, self.config, self.device = net, data_parallel, config, device
+        self.parameters = [value for value in net.parameters() if value.requires_grad]
+        self.optimiser = optimiser_of(config, self.parameters)
+
+    def update(
+        self, window: Tensor, state: Any, *, progress: float, forcing: float | None, number: int
+    ) -> UpdateResult:
+        """Update the parameters once.
+
+        window     (steps + 1, batch) tokens: each step predicts the next
+        state      before the window; None: the initial state
+        progress   the finished share of the training, which sets the learning rate
+        forcing    the probability of teacher forcing; None for a net without feedback
+        number     of updates before this one, for errors
+        """
+        inputs, targets = window[:-1], window[1:]
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate_at(self.config, progress)
+        feedback = {} if forcing is None else {"targets": targets, "forcing": forcing}
+        with self._autocast():
+            scores, new_state = self.data_parallel(inputs, state, **feedback)
+            loss = cross_entropy(scores, targets)
+        self.optimiser.zero_grad()
+        loss.backward()
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm or math.inf))
+        result = UpdateResult(float(loss.detach()), norm, new_state)
+
+        def origin() -> Origin | None:
+            return first_not_finite(self.net, inputs, state, loss=cross_entropy, targets=targets, forcing=forcing)
+
+        refuse_not_finite(result.loss, "the loss", origin, update=number)
+        refuse_not_finite(norm, "the norm of the gradient", origin, update=number)
+        self.optimiser.step()
+        return result
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+
+def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """The mean surprise of the targets, in nats."""
+    return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def optimiser_of(config: Config, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser of a configuration."""
+    options: dict[str, Any] = {"lr": _full_rate(config), "weight_decay": config.weight_decay}
+    if config.optimiser == "rmsprop":
+        return torch.optim.RMSprop(parameters, foreach=True, **options)
+    kinds: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    return kinds[config.optimiser](parameters, fused=True, **options)
+
+
+def rate_at(config: Config, progress: float) -> float:
+    """The learning rate when a share of the training is done."""
+    rate = _full_rate(config)
+    if progress < config.warm_up:
+        return rate * max(progress, 1e-3) / config.warm_up
+    share = min(1.0, (progress - config.warm_up) / (1 - config.warm_up))
+    if config.schedule == "linear":
+        return rate * (1 - share)
+    if config.schedule == "cosine":
+        return rate * (LAST_COSINE_SHARE + (1 - LAST_COSINE_SHARE) * 0.5 * (1 + math.cos(math.pi * share)))
+    return rate
+
+
+def _full_rate(config: Config) -> float:
+    """The learning rate from which the schedule starts."""
+    return config.rate or DEFAULT_RATES[config.optimiser]
 
 
 def refuse_not_finite(
     number: float, what: str, search: Callable[[], Origin | None], *, update: int | None = None
 ) -> None:
-    """Nothing for a finite number; else raise `NotFinite` with the place that the search finds.
+    """Raise `NotFinite` for a number that is not finite, with the place that the search finds.
 
     what     the number, in words: "the loss"
-    search   `first_not_finite` of the call that failed, asked only where it is needed
+    search   calls `first_not_finite` for the call that failed; only used for a number that is not finite
     """
     if not math.isfinite(number):
         raise not_finite(number, what, search(), update=update)
@@ -102,11 +169,11 @@ def not_finite(number: float, what: str, origin: Origin | None, *, update: int |
         update=update,
         first=None if origin is None else origin,
         line=None if origin is None else origin.line,
-        tries=NOWHERE if origin is None else advice(origin),
+        tries=ADVICE_WITHOUT_ORIGIN if origin is None else advice(origin),
     )
 
 
 def advice(origin: Origin) -> str:
-    """What to do about it."""
+    """What to do about a number that is not finite."""
     operator = (origin.operator or "").removeprefix("the gradient of ")
-    return BY_OPERATOR.get(operator, BY_PLACE[origin.where])
+    return ADVICE_BY_OPERATOR.get(operator, ADVICE_BY_PLACE[origin.where])

@@ -16,6 +16,7 @@ from leporello.atomic_write import write_atomically
 from leporello.errors import ArgumentError, FileMismatch
 from leporello.language.model.perplexity import Scores, Uniform, perplexity_of
 from leporello.language.ngrams.kneser_ney import KneserNey, refuse_order
+from leporello.language.run.metrics import without_infinities
 from leporello.language.tokens.corpus import Corpus
 from leporello.text_table import markdown_table, plain_table
 
@@ -197,10 +198,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     True
     """
     best = best_order(rows)
-    return [
-        {**{name: _finite_or_none(value) for name, value in asdict(row).items()}, "best_order": row is best}
-        for row in rows
-    ]
+    return [{**without_infinities(asdict(row)), "best_order": row is best} for row in rows]
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -222,7 +220,3 @@ def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def _formatted(number: float | None, form: str) -> str | None:
     return None if number is None else format(number, form)
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -154,6 +154,7 @@ def refuse_order(order: int) -> None:
 
 
 def _refuse_short(tokens: Tensor, order: int) -> None:
+    """Refuse a text without any n-gram of this order."""
     if len(tokens) < order:
         raise ArgumentError(
             f"the text is shorter than one n-gram of order {order}.",

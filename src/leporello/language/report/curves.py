@@ -195,10 +195,12 @@ def _spread(positions: Sequence[float]) -> list[float]:
 
 
 def _first(group: Sequence[float]) -> float:
+    """The position of the first name of a group that is spread around its middle."""
     return sum(group) / len(group) - MIN_NAME_DISTANCE * (len(group) - 1) / 2
 
 
 def _last(group: Sequence[float]) -> float:
+    """The position of the last name of such a group."""
     return _first(group) + MIN_NAME_DISTANCE * (len(group) - 1)
 
 

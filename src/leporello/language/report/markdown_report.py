@@ -100,11 +100,12 @@ def _ending(summary: Summary) -> str:
 
 
 def _curve(measured: bool) -> str:
+    """The image of the curve, or why there is none."""
     if not measured:
         return "Nothing was measured yet."
-    return (
-        f"curve.svg needs `{INSTALL_HINT}`." if matplotlib_missing() else "![perplexity over the training](curve.svg)"
-    )
+    if matplotlib_missing():
+        return f"curve.svg needs `{INSTALL_HINT}`."
+    return "![perplexity over the training](curve.svg)"
 
 
 def _trained(summary: Summary) -> str:
@@ -119,17 +120,14 @@ def _trained(summary: Summary) -> str:
     rows["network"] = spanned(summary.network)
     if summary.parameters is not None:
         rows["parameters"] = f"{summary.parameters:,}"
-    options = {
-        name: value
-        for name, value in changed_options(config).items()
-        if name not in ("text", "cell", "hidden", "layers")
-    }
-    for name, value in options.items():
-        rows[spanned(name)] = spanned(json.dumps(value, ensure_ascii=False))
+    for name, value in changed_options(config).items():
+        if name not in ("text", "cell", "hidden", "layers"):
+            rows[spanned(name)] = spanned(json.dumps(value, ensure_ascii=False))
     return two_columns(rows) + "\n\nAll other options have their defaults; [config.toml](config.toml) has them all."
 
 
 def _part(counts: Mapping[str, Any]) -> str:
+    """The counts of a part of the corpus in words."""
     unknown = f", {counts['unknown'] / counts['length']:.3%} of them unknown" if counts["unknown"] else ""
     return f"{counts['length']:,} tokens, {counts['characters']:,} characters{unknown}"
 
@@ -158,6 +156,7 @@ def _rank(network: Row | None, models: Sequence[Row]) -> str:
 
 
 def _samples(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """The section of the last samples; "" if there is none."""
     samples = [line for line in metrics if line["kind"] == "sample"][-MAX_SAMPLES:]
     if not samples:
         return ""
@@ -166,6 +165,7 @@ def _samples(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _flow(flow: Flow | None) -> str:
+    """The section of the gradient flow; "" if it was not measured."""
     if flow is None:
         return ""
     image = f"![where gradients go]({FLOW_FILE})" if flow.svg is not None else ""

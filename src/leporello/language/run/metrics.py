@@ -54,6 +54,7 @@ class MetricsFile:
 
     @contextmanager
     def _errors_name_file(self) -> Iterator[None]:
+        """Turn an OSError of the block into an error that names the file."""
         try:
             yield
         except OSError as error:

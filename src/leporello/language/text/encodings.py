@@ -103,6 +103,7 @@ def named_encoding(name: str) -> str:
 
 
 def _unknown_name(name: str) -> ArgumentError:
+    """The error that a name is no encoding, with the nearest ones."""
     spelling = name.lower().replace("-", "_")
     known = {*aliases, *aliases.values()} - {other.replace("-", "_") for other in NOT_FOR_TEXTS}
     near = [match.replace("_", "-") for match in difflib.get_close_matches(spelling, sorted(known), n=3)]

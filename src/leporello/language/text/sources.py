@@ -82,12 +82,13 @@ class Source:
 
 
 def source_of(texts: Sequence[str | Path] = (), encoding: str = "auto") -> Source:
-    """The text of files (gzip too) and folders; "-" is standard input; nothing at all is the manual inside Python.
+    """The text of files, which gzip may have packed, and of folders.
 
-    Several files become one text, with a line end between those that do not end in one. Of a folder all files below are
-    taken, in the order of their paths, without hidden and binary ones.
+    Several files become one text, with a line end between those that do not end in one. A folder stands for all files
+    below it in the order of their paths, without hidden and binary ones.
 
-    encoding   auto, or a name that Python knows
+    texts      paths; "-" is standard input; none at all: the manual inside Python
+    encoding   auto, or the name of a codec of Python
     """
     paths = [texts] if isinstance(texts, (str, Path)) else list(texts)
     known_encoding = None if encoding == "auto" else named_encoding(encoding)
@@ -116,6 +117,7 @@ def _one(name: str | Path, encoding: str | None) -> Source:
 
 
 def _folder(folder: Path, encoding: str | None) -> Source:
+    """The source of all texts in a folder; a folder without any is refused."""
     files = [text_file(path, str(path), encoding, doubtful=True) for path in _files_below(folder)]
     parts = tuple(file for file in files if isinstance(file, TextFile))
     if not parts:

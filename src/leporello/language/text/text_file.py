@@ -81,6 +81,7 @@ def text_file(path: Path, shown: str, encoding: str | None, *, doubtful: bool = 
 
 
 def _with_detected_encoding(path: Path, shown: str) -> TextFile | BinaryFile:
+    """The file in the encoding that its bytes suggest; a text in none of those that are detected is refused."""
     detection = detect_encoding(lambda: chunks_of(path, shown))
     if detection.encoding:
         return TextFile(path, shown, detection.encoding)

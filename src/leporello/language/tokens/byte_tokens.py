@@ -73,6 +73,8 @@ class ByteTokenizer(Tokenizer):
 
 
 class _BytesDecoder(Decoder):
+    """Holds bytes back until they complete a character."""
+
     def __init__(self, tokenizer: ByteTokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

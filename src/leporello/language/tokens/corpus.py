@@ -72,12 +72,14 @@ class CorpusPart:
 
     @staticmethod
     def of(tokens: Tensor, counts: PartCounts) -> CorpusPart:
+        """A part from its tokens and counts."""
         numbers = asdict(counts)
         del numbers["length"]
         return CorpusPart(tokens, **numbers)
 
     @property
     def counts(self) -> PartCounts:
+        """The counts alone."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tokens"}
         return PartCounts(self.tokens.numel(), **numbers)
 
@@ -154,6 +156,7 @@ def corpus_of(
 
 
 def _refuse_arguments(unknown: str, validation: float, first: int) -> None:
+    """Refuse arguments of `corpus_of` that are out of range."""
     if unknown not in UNKNOWN_CHOICES:
         raise ArgumentError(
             "the argument 'unknown' is none of its values.", came=unknown, expected=", ".join(UNKNOWN_CHOICES)
@@ -220,6 +223,8 @@ def _encode_part(writer: TokenWriter, texts: Iterator[str], tokenizer: Tokenizer
 
 
 def _refuse_short(train: PartCounts, validation: PartCounts | None) -> None:
+    """Refuse a part with nothing to predict."""
+
     def in_words(counts: PartCounts) -> str:
         return f"{counts.length} tokens of {counts.characters} characters"
 

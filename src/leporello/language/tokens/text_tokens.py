@@ -59,6 +59,8 @@ class TextTokenizer(Tokenizer):
 
 
 class _TextDecoder(Decoder):
+    """Every token is complete by itself."""
+
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
 

@@ -71,6 +71,7 @@ class Batches:
 
 
 def _refuse_short(count: int, rows: int, window: int) -> None:
+    """Refuse a text that is too short, with a window or batch that would fit."""
     shorter = (count - 1) // rows
     fewer = (count - 1) // window
     tries = [f"window={shorter}"] * (shorter > 1) + [f"batch={fewer}"] * (fewer > 0)

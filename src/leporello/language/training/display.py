@@ -22,7 +22,8 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def show(self, event: Event) -> None: ...
+    def show(self, event: Event) -> None:
+        """Show one event."""
 
 
 class NoDisplay:
@@ -82,6 +83,7 @@ class ProgressBar:
         getattr(self, f"_{event['kind']}")(event)
 
     def _renderable(self) -> Any:
+        """The bar and the numbers below it."""
         from rich.console import Group
 
         return Group(self.bar, self.numbers)
@@ -121,6 +123,7 @@ class ProgressBar:
         self._advance(event)
 
     def _advance(self, event: Event) -> None:
+        """Move the bar, and tell the time left."""
         share, seconds_left = self.remaining.after(event, self.config)
         self.bar.update(
             self.task,

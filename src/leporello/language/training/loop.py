@@ -107,6 +107,7 @@ class Training:
             yield from self._events()
 
     def _events(self) -> Iterator[Event]:
+        """The training loop. The main process decides for all what is due after an update."""
         progress, start = self.progress, time.monotonic() - self.progress.seconds
         last_line = last_save = last_sample = time.monotonic()
         self.tally = Tally()

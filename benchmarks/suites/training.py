@@ -19,7 +19,7 @@ from benchmarks.turns import Settings
 from leporello.language.config import Config
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import Corpus, corpus_of
-from leporello.language.training.loop import Training
+from leporello.language.training.training_loop import Training
 
 LETTERS = 10_000
 SIZE = Size(35, 32, 28, 256)

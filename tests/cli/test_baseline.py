@@ -9,7 +9,7 @@ import pytest
 
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.perplexity import perplexity_of
-from leporello.language.report.summary import summary_of
+from leporello.language.report.run_summary import summary_of
 from leporello.language.run.folder import Run
 from leporello.language.training.start import corpus_of_run
 from tests.cli.running import drawn, leporello, refused

@@ -19,10 +19,10 @@ import torch
 from leporello.cli import running
 from leporello.cli import train as command
 from leporello.language.report.markdown_report import Flow
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
-from leporello.language.training.loop import Training
 from leporello.language.training.start import resume_training
+from leporello.language.training.training_loop import Training
 from tests.cli.running import drawn, leporello, refused
 from tests.language import forked
 from tests.language.texts import rhyme

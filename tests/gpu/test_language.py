@@ -10,7 +10,7 @@ import torch
 
 from leporello.language.config import Config
 from leporello.language.model.language_model import LanguageModel
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.text.sources import Source
 from leporello.language.training.start import resume_training, start_training
 from tests.language.texts import rhyme

@@ -20,8 +20,8 @@ from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import corpus_of
 from leporello.language.tokens.vocabulary import fit_tokenizer
-from leporello.language.training.loop import Training
 from leporello.language.training.start import encode_source, start_training
+from leporello.language.training.training_loop import Training
 from tests.cli.running import drawn, refused
 from tests.language.chinese import TRADITIONAL
 from tests.language.reciting import reciting

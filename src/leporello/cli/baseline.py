@@ -19,7 +19,7 @@ from leporello.language.model.perplexity import perplexity_of
 from leporello.language.ngrams.baseline import Row, as_dicts, as_text
 from leporello.language.ngrams.baseline import baseline as measured
 from leporello.language.report.markdown_report import row_of
-from leporello.language.report.summary import Summary, summary_of
+from leporello.language.report.run_summary import RunSummary, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import Corpus
@@ -32,7 +32,7 @@ class Beside:
     """A run whose network is shown too, and what is known of it."""
 
     run: Run
-    summary: Summary
+    summary: RunSummary
 
 
 def baseline(

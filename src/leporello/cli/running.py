@@ -24,7 +24,7 @@ from leporello.language.model.perplexity import perplexity_of_loss
 from leporello.language.ngrams.baseline import Row, as_text, corpus_baseline
 from leporello.language.report.markdown_report import Flow, write_report
 from leporello.language.training.display import Display, JsonLines, NoDisplay, ProgressBar
-from leporello.language.training.loop import Training
+from leporello.language.training.training_loop import Training
 from leporello.plotting import INSTALL_HINT, matplotlib_missing
 
 

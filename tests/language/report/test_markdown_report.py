@@ -14,7 +14,7 @@ from leporello.language.report.markdown_report import (
     visible,
     write_report,
 )
-from leporello.language.report.summary import summary_of
+from leporello.language.report.run_summary import summary_of
 from leporello.language.run.folder import Run
 from tests.language.tiny import CONFIG, add_line, tiny_run  # noqa: F401
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leporello.language.text.pieces import cut_at_borders, cut_to_length
 from leporello.language.text.sources import manual
+from leporello.language.text.text_pieces import cut_at_borders, cut_to_length
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.vocabulary import fit_tokenizer, tokenizer_from_record
 from tests.language.chinese import SIMPLIFIED, TRADITIONAL

@@ -96,7 +96,7 @@ def test_pairs_are_the_same_in_every_process() -> None:
 import hashlib, json
 from leporello.language.text.sources import manual
 from leporello.language.tokens.vocabulary import fit_tokenizer
-print(hashlib.sha256(json.dumps(fitted("bpe:600", [manual()[:50_000]]).record()).encode()).hexdigest())
+print(hashlib.sha256(json.dumps(fit_tokenizer("bpe:600", [manual()[:50_000]]).record()).encode()).hexdigest())
 """
     printed = {subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout for _ in range(2)}
     assert len(printed) == 1

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from leporello.errors import FileMismatch
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.training.start import resume_training, start_training
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished
-from tests.language.training.test_loop import config
+from tests.language.training.test_training_loop import config
 
 OPTIONS: dict[str, Any] = {
     "cell": "gru", "hidden": 8, "batch": 3, "window": 8, "epochs": 1, "first": 900, "ngrams": 0, "dropout": 0.0,

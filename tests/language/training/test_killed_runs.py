@@ -18,7 +18,7 @@ from torch import Tensor
 from leporello.atomic_write import remove_temporary_files
 from leporello.errors import FileMismatch
 from leporello.language.config import Config, config_of
-from leporello.language.run.checkpoint import read_checkpoint, read_checkpoint_header
+from leporello.language.run.checkpoint_file import read_checkpoint, read_checkpoint_header
 from leporello.language.run.folder import Run
 from leporello.language.training.start import corpus_of_run, resume_training, start_training
 from tests.language import forked

@@ -16,7 +16,7 @@ from leporello.errors import ArgumentError
 from leporello.language.config import Config
 from leporello.language.model.network import network_of
 from leporello.language.model.perplexity import perplexity_of
-from leporello.language.run.checkpoint import load_network, read_checkpoint, write_checkpoint
+from leporello.language.run.checkpoint_file import load_network, read_checkpoint, write_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.text.normalise import normalised
 from leporello.language.tokens.tokenizer import Tokenizer

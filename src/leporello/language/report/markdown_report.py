@@ -14,7 +14,7 @@ from leporello.atomic_write import write_atomically
 from leporello.language.config import Config
 from leporello.language.ngrams.baseline import Row, as_markdown
 from leporello.language.report.curves import curve_svg
-from leporello.language.report.summary import Summary, summary_of
+from leporello.language.report.run_summary import RunSummary, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.tokens.vocabulary import read_vocabulary
 from leporello.plotting.figures import INSTALL_HINT, matplotlib_missing
@@ -62,7 +62,7 @@ def write_report(run: Run, flow: Flow | None = None) -> None:
     write_atomically(run.report_file, "\n\n".join(filter(None, sections)) + "\n")
 
 
-def row_of(summary: Summary) -> Row | None:
+def row_of(summary: RunSummary) -> Row | None:
     """The network of a run as a row of the table of models; None before its first validation."""
     best = summary.best
     if best is None:
@@ -82,7 +82,7 @@ def changed_options(config: Config) -> dict[str, Any]:
     return {field.name: value for field in fields if (value := getattr(config, field.name)) != field.default}
 
 
-def _ending(summary: Summary) -> str:
+def _ending(summary: RunSummary) -> str:
     """How the training ended, how long it took, and its best validation."""
     last, best = summary.last, summary.best
     sentences = [
@@ -108,7 +108,7 @@ def _curve(measured: bool) -> str:
     return "![perplexity over the training](curve.svg)"
 
 
-def _trained(summary: Summary) -> str:
+def _trained(summary: RunSummary) -> str:
     """A table of the text, the network and the options that are not at their defaults."""
     config, corpus = summary.config, summary.corpus
     rows = {"text": spanned(summary.source)}
@@ -132,7 +132,7 @@ def _part(counts: Mapping[str, Any]) -> str:
     return f"{counts['length']:,} tokens, {counts['characters']:,} characters{unknown}"
 
 
-def _compared(summary: Summary, models: Sequence[Row]) -> str:
+def _compared(summary: RunSummary, models: Sequence[Row]) -> str:
     """A table of the network and the baseline models, and a sentence that compares them."""
     network = row_of(summary)
     rows = [*models, *([network] if network else [])]
@@ -172,7 +172,7 @@ def _flow(flow: Flow | None) -> str:
     return "\n\n".join(filter(None, ["## Where gradients go", flow.meaning, fenced(flow.text), image]))
 
 
-def _commands(summary: Summary) -> str:
+def _commands(summary: RunSummary) -> str:
     """Commands for this run, as a code block."""
     path = shlex.quote(str(summary.run.path))
     lines = [f"leporello generate {path}"]

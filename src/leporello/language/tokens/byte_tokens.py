@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from leporello.errors import FileMismatch
-from leporello.language.text.pieces import cut_at_borders, cut_to_length
+from leporello.language.text.text_pieces import cut_at_borders, cut_to_length
 from leporello.language.tokens.tokenizer import (
     Decoder,
     Tokenizer,

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError, FileMismatch
 from leporello.language.text.normalise import normalised
-from leporello.language.text.pieces import next_blank, sliced
 from leporello.language.text.sources import Source
+from leporello.language.text.text_pieces import next_blank, sliced
 from leporello.language.tokens.token_file import (
     DTYPES,
     CorpusDigest,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError, FileMismatch
-from leporello.language.text.pieces import cut_at_borders
+from leporello.language.text.text_pieces import cut_at_borders
 from leporello.language.tokens.tokenizer import (
     REPLACEMENT,
     Decoder,

@@ -14,7 +14,7 @@ from typing import Any
 
 from leporello.atomic_write import write_atomically
 from leporello.errors import ArgumentError, FileMismatch
-from leporello.language.text.pieces import cut_at_borders
+from leporello.language.text.text_pieces import cut_at_borders
 from leporello.language.tokens.byte_tokens import BPE, Byte
 from leporello.language.tokens.text_tokens import Char, TextTokenizer, Word
 from leporello.language.tokens.tokenizer import Tokenizer, visible_token

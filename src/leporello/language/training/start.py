@@ -10,7 +10,7 @@ import torch
 from leporello.atomic_write import remove_temporary_files
 from leporello.errors import FileMismatch
 from leporello.language.config import Config
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.run.metrics import refuse_tensorboard
 from leporello.language.text.sources import Source, source_of
@@ -18,7 +18,7 @@ from leporello.language.tokens.corpus import Corpus, corpus_of, open_corpus
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.vocabulary import read_vocabulary, write_vocabulary
 from leporello.language.training.distributed import Ranks, device_of, ranks_here
-from leporello.language.training.loop import Training
+from leporello.language.training.training_loop import Training
 
 
 def start_training(config: Config, source: Source | None = None, out: Path | None = None) -> Training:

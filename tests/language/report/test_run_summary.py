@@ -10,7 +10,7 @@ import pytest
 
 from leporello.errors import FileMismatch
 from leporello.language.model.language_model import LanguageModel
-from leporello.language.report.summary import ALIVE_SECONDS, summary_of
+from leporello.language.report.run_summary import ALIVE_SECONDS, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
 from leporello.language.training.start import start_training

@@ -1,4 +1,4 @@
-"""`Summary`: what a run folder says about a run: how it was trained, how far it came, how good it became.
+"""`RunSummary`: what a run folder says about a run: how it was trained, how far it came, how good it became.
 
 Of checkpoints only the headers are read, so that a run whose cell cannot be imported, or that is being trained at this
 moment, can be summarised too.
@@ -16,14 +16,14 @@ from typing import Any
 from leporello.errors import FileMismatch
 from leporello.language.config import Config
 from leporello.language.ngrams.baseline import Row, read_baseline
-from leporello.language.run.checkpoint import read_checkpoint_header
+from leporello.language.run.checkpoint_file import read_checkpoint_header
 from leporello.language.run.folder import Run
 
 ALIVE_SECONDS = 60  # a run whose files changed since then may still be running
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class RunSummary:
     """What a run folder says about a run.
 
     source       the name of the text
@@ -85,7 +85,7 @@ class Summary:
         return statistics.median(speeds) if speeds else None
 
 
-def summary_of(run: Run) -> Summary:
+def summary_of(run: Run) -> RunSummary:
     """The summary of a run; damaged files are refused."""
     config = run.config()
     corpus = run.data().get("corpus") or {}
@@ -95,7 +95,7 @@ def summary_of(run: Run) -> Summary:
     validations = [line for line in metrics if line["kind"] == "validation" and math.isfinite(line["loss"])]
     files = [file for file in (run.metrics_file, run.last_file, run.config_file) if file.is_file()]
     try:
-        return Summary(
+        return RunSummary(
             run,
             config,
             corpus.get("source", "-"),

@@ -24,7 +24,7 @@ from leporello.language.config import Config
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.network import network_of
 from leporello.language.model.perplexity import perplexity_of, perplexity_of_loss
-from leporello.language.run.checkpoint import (
+from leporello.language.run.checkpoint_file import (
     load_process,
     load_training,
     process_tensors,

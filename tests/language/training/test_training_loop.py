@@ -14,12 +14,12 @@ from torch import nn
 from leporello.errors import FileMismatch, NotFinite
 from leporello.language.config import Config
 from leporello.language.model.network import network_of
-from leporello.language.run.checkpoint import read_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
 from leporello.language.training.batches import Batches
-from leporello.language.training.loop import Training
 from leporello.language.training.start import resume_training, start_training
+from leporello.language.training.training_loop import Training
 from leporello.language.training.update import rate_at
 from tests.language.texts import rhyme, small_corpus
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from leporello.errors import FileMismatch, LeporelloError
-from leporello.language.run.checkpoint import read_checkpoint, tensors_below, write_checkpoint
+from leporello.language.run.checkpoint_file import read_checkpoint, tensors_below, write_checkpoint
 
 TENSORS = {"net.W": torch.randn(3, 4), "net.n": torch.arange(5), "flag": torch.zeros(0)}
 
@@ -73,7 +73,7 @@ def test_a_foreign_file_is_refused_as_foreign(tmp_path: Path):
 
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("leporello.language.run.checkpoint.VERSION", 99)
+    monkeypatch.setattr("leporello.language.run.checkpoint_file.VERSION", 99)
     write_checkpoint(tmp_path / "a", TENSORS, {})
     monkeypatch.undo()
     with pytest.raises(FileMismatch, match=r"another version(.|\n)*99"):

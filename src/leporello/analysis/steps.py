@@ -57,11 +57,11 @@ class Steps:
         wide, call = exact(net, inputs, state, **arguments)
         with torch.no_grad(), torch.autocast(call.device.type, enabled=False):
             loop = rewritten(wide._planner.loop(wide.cell, call), wide.cell, call)
-            if loop.meets is not None:
+            if loop.batch_interaction is not None:
                 raise RowsMeet(
                     "rows of the batch influence each other: no gradient is a row's own.",
                     cell=place_of(net.cell),
-                    because=loop.meets,
+                    because=loop.batch_interaction,
                     tries="a step in which every row goes its own way",
                 )
             values = tuple(value.detach() for value in values_of(loop, call))

@@ -147,7 +147,7 @@ def _write_results(
     """Make each result of the loop an output of the stage that computes it."""
     for port, node in zip(loop.outputs, loop.results, strict=True):
         if port.kind == "state" and place.get(loop.delays[port.name][1], 0) % 2:
-            continue  # an inside hands on its own states
+            continue  # an inside returns its next states anyway
         if node in place:
             timed[place[node]].write(node)
         elif kinds[node] is ValueClass.REDUCED:

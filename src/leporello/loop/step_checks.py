@@ -54,7 +54,7 @@ def _refuse_other_forward(cell: nn.Module) -> None:
             cell=place_of(cell),
             came=f"a step that takes {inspect.signature(forward)}",
             expected="(x, state) -> (output, next state)",
-            tries="take both; a cell without state is given () and returns it",
+            tries="take both; a cell without state gets () and returns it",
         ) from None
     except ValueError:  # a builtin without a signature raises an error of its own when it runs
         pass
@@ -170,7 +170,7 @@ def refuse_devices(cell: nn.Module, sequences: Named, invariants: Named, states:
         raise DeviceMismatch(
             "the inputs lie on the device 'meta', which holds no numbers.",
             cell=place_of(cell),
-            tries="inputs with numbers; lp.fold needs them too, to see whether rows of the batch meet",
+            tries="inputs with numbers; lp.fold needs them too, to see whether rows of the batch interact",
         )
 
 

@@ -58,7 +58,10 @@ class Drawable:
 
 
 def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
-    """The view of one step that a picture shows."""
+    """The diagram of one step in the view that `detail` names.
+
+    is_unfolded   whether it will be drawn unfolded: the function view then writes f between the states
+    """
     views = {
         "textbook": textbook_diagram,
         "operators": operator_diagram,
@@ -95,7 +98,7 @@ def strip_picture(
 
     times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1. By default up to three
                steps are written around t, more are numbered
-    ends       whether dashed spots hint at what lies before and after
+    ends       whether dashed spots hint at what comes before and after
     shown      how many first and last steps are drawn of a long strip; (3, 3) of more than seven
     whole      draw every step, however many
     backward   add the gradient's arrows

@@ -1,7 +1,7 @@
 """From the diagram of a step to a picture of it: folded, with squares on its delays, or unfolded into a strip.
 
-A strip has a column per step, perhaps with a gap for steps that are not drawn and dashed spots for what lies before and
-after. `with_gradient` adds the arrows that a gradient follows back through it.
+A strip has a column per step, perhaps with a gap for steps that are not drawn and dashed spots for what comes before
+and after. `with_gradient` adds the arrows that a gradient follows back through it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Column:
     """One time step of a strip.
 
     time   as it is written
-    step   which step it is, from 1; None for one that stands for what lies before, after or between
+    step   which step it is, from 1; None for a column that stands for steps before, after or between
     """
 
     time: str
@@ -36,7 +36,7 @@ class Strip:
     """How a strip is shown.
 
     times   "around": t-1, t, t+1; "end": the last is t; "numbers": from 1
-    ends    whether what lies before and after is hinted at
+    ends    whether dashed spots hint at what comes before and after
     shown   how many first and last steps are drawn; None for all
     """
 
@@ -84,7 +84,7 @@ class Strip:
 
 
 def folded(diagram: Diagram, title: str, description: str) -> Picture:
-    """One spot per vertex; an edge with a delay passes through squares."""
+    """The folded picture: one spot per vertex, and a square on an edge for each step of its delay."""
     spots = [_spot(vertex, vertex.key, 0) for vertex in diagram.vertices]
     lines = [
         Line(edge.source, edge.target, edge.names, edge.delay, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
@@ -112,7 +112,7 @@ def _tint(stepwise: bool) -> str:
 
 
 def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Picture:
-    """A column per step, every delay an edge from column to column."""
+    """The unfolded picture: a column per step, with delays as lines from column to column."""
     writer = StripWriter(diagram, strip)
     for index, column in enumerate(writer.columns):
         writer.write(index, column)
@@ -123,7 +123,7 @@ def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Pi
 class StripWriter:
     """Builds a strip from left to right; a loop whose time is reversed has its sources on the right.
 
-    opens, closes   whether there is a column for what lies before the first step, and after the last
+    opens, closes   whether there is a column for what comes before the first step, and after the last
     first, last     the columns of the first and the last step
     gaps            columns that stand for steps that are not drawn
     """
@@ -142,6 +142,7 @@ class StripWriter:
         self.lines: dict[tuple[str, str, tuple[Name, ...]], Line] = {}
 
     def write(self, index: int, column: Column) -> None:
+        """Add the spots of a column, and the lines that lead into it."""
         if self.first <= index <= self.last:
             for vertex in self.diagram.vertices:
                 if vertex.key not in self.diagram.last_step_only or self._is_end(index):
@@ -161,14 +162,14 @@ class StripWriter:
             self.spots[id] = replace(spot, dashed=self.columns[index].step is None)
 
     def _connect(self, edge: Edge, index: int) -> None:
-        """An edge into the step of a column, from the same or an earlier one."""
+        """Add the line of an edge into the step of a column, from the same or an earlier one."""
         inside = self.first <= index <= self.last
         if not edge.delay:
             if inside:
                 self._line(edge, f"{edge.source}@{index}", f"{edge.target}@{index}")
             return
         if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
-            return  # no edge into what lies before; one arrow hints at what comes after
+            return  # no edge into what comes before; one arrow hints at what comes after
         source = self._source(index, edge)
         if source is None:
             return
@@ -179,11 +180,11 @@ class StripWriter:
         self._line(edge, f"{edge.source}@{source}", f"{edge.target}@{index}")
 
     def _beginning(self, edge: Edge) -> int:
-        """The column in front of all steps, seen along an edge."""
+        """The column before all steps, in the direction of an edge."""
         return len(self.columns) - 1 if self.diagram.is_reverse(edge) else 0
 
     def _source(self, index: int, edge: Edge) -> int | None:
-        """The column so many steps earlier; the gap and the beginning stand for all steps they hide."""
+        """The column from which a delayed edge comes; the gap and the beginning stand for all steps they hide."""
         way = 1 if self.diagram.is_reverse(edge) else -1
         for _ in range(edge.delay):
             following = index + way
@@ -195,7 +196,7 @@ class StripWriter:
         return index
 
     def _hint(self, key: str, index: int, edge: Edge) -> None:
-        """A dashed spot for what lies outside; where time has numbers, the state before the first step."""
+        """Add a dashed spot for what is not drawn; where time has numbers, the state before the first step."""
         id = f"{key}@{index}"
         if id in self.spots:
             return
@@ -223,7 +224,7 @@ def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Se
     writer = StripWriter(diagram, strip)
     roles = {vertex.key: vertex.role for vertex in diagram.vertices}
     place = {spot.id: spot for spot in picture.spots}
-    relevant = _with_gradient_spots(picture)
+    relevant = _spots_with_gradient(picture)
     weights = {False: _weights_ahead(writer, crossing), True: _weights_back(writer, crossing)}
     added, followed = [], []
     for line in picture.lines:
@@ -248,12 +249,12 @@ def _weights_ahead(writer: StripWriter, crossing: Sequence[float]) -> dict[int, 
 
 
 def _weights_back(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
-    """The same where time runs backwards: steps count from the end, and a step passes on to the column behind it."""
+    """The same where time runs backwards: steps count from the end, and the gradient crosses to the right."""
     steps = {index + 1: column.step for index, column in enumerate(writer.columns[:-1])}
     return {index: 1.0 if step is None else crossing[-step] for index, step in steps.items()}
 
 
-def _with_gradient_spots(picture: Picture) -> set[str]:
+def _spots_with_gradient(picture: Picture) -> set[str]:
     """Ids of the spots that the loss, or what comes after, depends on; without a loss all of them."""
     losses = [spot.id for spot in picture.spots if spot.place == "output.L"]
     if not losses:

@@ -24,7 +24,10 @@ from leporello.view.drawable import Detail, Drawable, animation, diagram, loop_p
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FoldedLoop(Loop, Drawable):
-    """A Loop that draws, prints, splits and unfolds itself."""
+    """The graph of one step with its delays, as `lp.fold` returns it: it draws, prints, splits and unfolds itself.
+
+    Its fields are those of `leporello.loop.loop.Loop`.
+    """
 
     @classmethod
     def of(cls, loop: Loop) -> Self:

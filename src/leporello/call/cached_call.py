@@ -29,7 +29,7 @@ from leporello.gradient.carried import Carried
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import reading
+from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, leaves_of
 
@@ -97,7 +97,7 @@ class Warm:
         length, batch = inputs.shape[:2]
         if length < 1 or batch < 1:
             return None
-        with reading:
+        with CELL_LOCK:
             if not self.watch.same():
                 return None
             states = self.begin(state, batch)
@@ -249,7 +249,7 @@ class Single:
                 return None
             if not leaf.dim() or leaf.shape[1:] != shape or len(leaf) != batch:
                 return None
-        with reading:
+        with CELL_LOCK:
             if not self.same():
                 return None
             values = self.values(x, leaves, 1, batch, None)

@@ -35,7 +35,7 @@ from leporello.engine.in_graph import library
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import reading, swapped
+from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
 from leporello.loop.state import Tree
 
 SOME = "some"  # in the place of an attribute that is compared by what it is
@@ -181,7 +181,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     instead = dict(zip(map(id, _held(net.cell)), held, strict=True))
     arguments |= {"inputs": inputs, "state": state, "one_step": form.one_step, "looks": IN_GRAPH}
     try:
-        with reading, swapped(net.cell, instead):
+        with CELL_LOCK, tensors_replaced(net.cell, instead):
             call = understood(net.cell, **arguments)
     except LeporelloError:
         _refuse_in_numbers(net.cell, arguments)
@@ -206,7 +206,7 @@ def _run(net: Any, form: Form, call: Call, instead: dict[int, Tensor]) -> tuple[
     known = form.plans[standing.key]
     loop = known.plan.loop
     handed = loop.replace(inputs=tuple(loop.inputs[place] for place in known.handed))
-    with reading, swapped(net.cell, instead):
+    with CELL_LOCK, tensors_replaced(net.cell, instead):
         values = values_of(handed, call)
     sweeps: Any = torch.ops.leporello
     if known.trains:

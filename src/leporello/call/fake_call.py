@@ -84,7 +84,7 @@ class Standing:
                 return planner.plan(cell, self._made(rows), gradient, engine)[0]
 
         plan = aside(lambda: planned(ROWS))
-        if plan.loop.decides_by_rows:
+        if plan.loop.traced_for_one_batch:
             rows = int(self.call.batch)
             plan = aside(lambda: planned(rows))
         return plan

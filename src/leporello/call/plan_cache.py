@@ -20,7 +20,7 @@ from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import place_of
@@ -50,28 +50,30 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}, "writers": {}}
 
-    @alone
+    @under_cell_lock
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._key(cell, call)
         needs = _needs(cell, call)
-        batch = call.batch if self._any_batch(cell, call, key).decides_by_rows else None
+        batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
         full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
         if full not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
             keep(self.plans, full, prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
         return self.plans[full]
 
-    @alone
+    @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
         key = self._key(cell, call) if key is None else key
         loop = self._any_batch(cell, call, key)
-        if not loop.decides_by_rows:
+        if not loop.traced_for_one_batch:
             return loop
         own = (key, call.batch)
         if own not in self.loops:
-            keep(self.loops, own, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
+            keep(
+                self.loops, own, _traced(cell, call, rows=call.batch).replace(batch_interaction=loop.batch_interaction)
+            )
         return self.loops[own]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:

@@ -21,7 +21,7 @@ from leporello.engine import bridge
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
@@ -253,7 +253,7 @@ def drawn(
     return found.clamp_(min=torch.finfo(dtype).tiny).to(device)
 
 
-@alone
+@under_cell_lock
 def writer_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Writer:
     """The writer of a structure, made once; tables of products only where about all of their rows will be read.
 

@@ -23,7 +23,7 @@ from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.forward import ForwardMethod, plainly
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import reading
+from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.linearize import Key, arriving, key, total
@@ -126,7 +126,7 @@ class Online:
         known = self._known
         if known is not None and known.fits(x, self.net.engine):
             states = [leaf.detach() for leaf in leaves_of(self.state)]
-            with reading:
+            with CELL_LOCK:
                 return known, known.gather(None if x is None else x.unsqueeze(0), states, 1, known.batch, None)
         call = self._call(x)
         plan, _ = self.net._planner.plan(self.net.cell, call, self.method, self.net.engine)

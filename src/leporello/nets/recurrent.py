@@ -233,7 +233,7 @@ class Recurrent(nn.Module):
         self._planner.last = plan
         values = values_of(plan.loop, call)
         passing = passing_of(call, gradient) if passing is None else passing  # after the draws, as in a warm call
-        if form is not None and not plan.loop.decides_by_rows:
+        if form is not None and not plan.loop.traced_for_one_batch:
             warm = Warm(self.cell, call, plan, choice, gradient, self.engine, given=given)
             keep(self._planner.warm, (form, self.engine, gradient), warm)
         results = gradient.run(plan, values, call.length, call.batch, passing)

@@ -23,8 +23,8 @@ from leporello.view.strip import Strip, folded, unfolded, with_gradient
 from tests.cells.examples import EXAMPLES, KINDS
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
-from tests.loop.figures import lines, said, shown
 from tests.random_cells import cell_of
+from tests.view.figures import lines, said, shown
 
 X = torch.zeros(2, 3)
 SEQUENCE = torch.zeros(5, 2, 3)
@@ -63,7 +63,7 @@ def elman() -> lp.Loop:
 
 
 def strip(view: Diagram, steps: int, **options: object) -> Picture:
-    return unfolded(view, Strip.of(steps, bool(view.ended), **options), "", "")  # type: ignore[arg-type]
+    return unfolded(view, Strip.of(steps, bool(view.last_step_only), **options), "", "")  # type: ignore[arg-type]
 
 
 def dashed(picture: Picture) -> list[str]:
@@ -259,7 +259,7 @@ def test_a_loss_is_known_by_its_place_and_not_by_its_letter() -> None:
         (Vertex("input.x", Name("x"), "input"), Vertex("state.L", Name("L"), "state"), Vertex("output.o", Name("o"))),
         (Edge("input.x", "state.L"), Edge("state.L", "state.L", delay=1), Edge("state.L", "output.o")),
     )
-    way = Strip.of(2, ended=False, ends=False)
+    way = Strip.of(2, has_last_step_only=False, ends=False)
     picture = with_gradient(unfolded(named_l, way, "", ""), named_l, way, [1.0, 1.0])
     assert said(picture)["o(t) ~> L(t)"] == said(picture)["o(t-1) ~> L(t-1)"] == 1
 
@@ -281,7 +281,7 @@ def test_nothing_within_a_step_is_cut() -> None:
 
 def test_an_arrow_over_two_steps_is_cut_by_either() -> None:
     view = Diagram((Vertex("h", Name("h"), "state"),), (Edge("h", "h", delay=2),))
-    way = Strip.of(4, ended=False, times="numbers")
+    way = Strip.of(4, has_last_step_only=False, times="numbers")
     picture = with_gradient(unfolded(view, way, "", ""), view, way, [1.0, 1.0, 0.0, 1.0])
     assert back(picture) == lines("h(1) ~> h(...); h(2) ~> h(...); h(3) ~/ h(1); h(4) ~/ h(2)")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.view.textbook_view import textbook
+from leporello.view.textbook_view import textbook_diagram
 from tests.cells.examples import EXAMPLES
-from tests.loop.figures import lines, said, shown
-from tests.loop.written import Written, X, drawn
+from tests.view.figures import lines, said, shown
+from tests.view.function_cells import Written, X, drawn
 
 CELLS = {
     "Elman": "x -> h: U; h -> h: W, 1 later; h -> o: V",
@@ -158,6 +158,6 @@ def test_a_state_that_reads_nothing_is_still_drawn() -> None:
 
 
 def test_what_must_run_step_by_step_is_marked() -> None:
-    view = textbook(lp.fold(lp.Elman(3, 5, 2), X))
+    view = textbook_diagram(lp.fold(lp.Elman(3, 5, 2), X))
     assert {str(vertex.name) for vertex in view.vertices if vertex.stepwise} == {"h"}
     assert {edge.names[0].base for edge in view.edges if edge.stepwise} == {"W"}

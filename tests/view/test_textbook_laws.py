@@ -12,9 +12,9 @@ from torch import fx
 
 import leporello as lp
 from leporello.loop.graph import results
-from leporello.view.diagram import RESETS, Diagram, held_results
+from leporello.view.diagram import RESETS, Diagram, unmasked_results
 from leporello.view.drawable import Detail
-from leporello.view.textbook_view import textbook
+from leporello.view.textbook_view import textbook_diagram
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
 from tests.random_cells import cell_of
@@ -36,13 +36,13 @@ def _folded(case: Case) -> lp.Loop:
 @given(cases())
 def test_a_diagram_is_one_step_of_its_loop(case: Case) -> None:
     loop = _folded(case)
-    view = textbook(loop)
+    view = textbook_diagram(loop)
     keys = [vertex.key for vertex in view.vertices]
     assert len(set(keys)) == len(keys)
     assert len({vertex.name for vertex in view.vertices}) == len(keys)
     assert {end for edge in view.edges for end in (edge.source, edge.target)} <= set(keys)
     assert _is_acyclic(view)
-    handed_on = list(zip(loop.outputs, held_results(loop, RESETS), strict=True))
+    handed_on = list(zip(loop.outputs, unmasked_results(loop, RESETS), strict=True))
     for port, node in handed_on:
         if port.kind == "state" and node.op == "call_function":
             assert {f"state.{other.name}" for other, same in handed_on if same is node} & set(keys), port.name
@@ -95,7 +95,7 @@ def test_an_input_reaches_an_output_in_the_drawing_where_it_does_in_the_graph(ca
 def _place(loop: lp.Loop, output: str, places: set[str]) -> str | None:
     """Where an output is drawn: as itself, or as the state or the other output that it is."""
     named: list[tuple[str, str, fx.Node]] = [
-        (port.kind, port.name, node) for port, node in zip(loop.outputs, held_results(loop), strict=True)
+        (port.kind, port.name, node) for port, node in zip(loop.outputs, unmasked_results(loop), strict=True)
     ]
     own = next(node for kind, name, node in named if (kind, name) == ("sequence", output))
     words = {"state": "state", "sequence": "output"}

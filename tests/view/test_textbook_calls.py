@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import leporello as lp
-from leporello.view.textbook_view import textbook
-from tests.loop.figures import lines, said
-from tests.loop.written import X
+from leporello.view.textbook_view import textbook_diagram
+from tests.view.figures import lines, said
+from tests.view.function_cells import X
 
 SEQUENCE = torch.zeros(5, 2, 3)
 NEVER = torch.zeros(5, 2, dtype=torch.bool)
@@ -59,8 +59,8 @@ def test_a_target_fed_back_and_another_compared_with_are_two() -> None:
 
 
 def ended(loop: lp.Loop) -> set[str]:
-    view = textbook(loop)
-    return {str(vertex.name) for vertex in view.vertices if vertex.key in view.ended}
+    view = textbook_diagram(loop)
+    return {str(vertex.name) for vertex in view.vertices if vertex.key in view.last_step_only}
 
 
 def test_a_summary_asks_for_its_output_at_the_end_alone() -> None:
@@ -71,5 +71,5 @@ def test_a_summary_asks_for_its_output_at_the_end_alone() -> None:
 
 def test_an_output_that_every_step_reads_does_not_stand_at_the_end_alone() -> None:
     loop = lp.fold(lp.ElmanJordan(3, 4, 2), X)
-    apart = loop.replace(ended=("o",))
+    apart = loop.replace(last_step_outputs=("o",))
     assert said(apart.unfold(3).picture(times="around")) == said(loop.unfold(3).picture())

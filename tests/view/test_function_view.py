@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import leporello as lp
-from tests.loop.figures import lines, said
+from tests.view.figures import lines, said
 
 SEQUENCE, TARGETS = torch.zeros(5, 2, 3), torch.zeros(5, 2, 2)
 CALLS: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import leporello as lp
-from tests.loop.figures import lines, said, shown
-from tests.loop.written import Written, X, drawn
+from tests.view.figures import lines, said, shown
+from tests.view.function_cells import Written, X, drawn
 
 
 def test_biases_and_gains_are_not_written() -> None:

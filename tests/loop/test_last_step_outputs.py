@@ -33,14 +33,14 @@ def test_the_strip_of_a_summary_gives_what_the_summary_gives() -> None:
 def test_a_loss_on_it_compares_one_target() -> None:
     net, target = summary(), torch.randn(2, 2)
     loop = lp.fold(net, INPUTS, loss=nn.functional.mse_loss)
-    assert loop.ended == ("o", "L")
+    assert loop.last_step_outputs == ("o", "L")
     (outputs, loss), _ = loop.unfold(5).run(INPUTS, given={"y": target})
     assert_close({"L": loss}, {"L": (outputs - target).square().mean(1)}, "the strip")
 
 
 def test_a_loss_of_every_step_is_not_ended() -> None:
     loop = lp.fold(lp.Elman(3, 4, 2), INPUTS[0], loss=nn.functional.mse_loss)
-    assert loop.ended == ()
+    assert loop.last_step_outputs == ()
 
 
 @pytest.mark.parametrize("loss", [None, nn.functional.mse_loss])
@@ -49,4 +49,4 @@ def test_text_says_so_and_is_read_back(loss: object) -> None:
     assert "output final 'o'" in loop.text()
     again = loop_from(loop.text())
     assert again.text() == loop.text()
-    assert again.ended == loop.ended
+    assert again.last_step_outputs == loop.last_step_outputs

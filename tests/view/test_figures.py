@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import leporello as lp
-from tests.loop.figures import SUMMARY, TEXTBOOK, figure, read
+from tests.view.figures import SUMMARY, TEXTBOOK, figure, read
 
 X = torch.zeros(2, 3)
 FIGURES = SUMMARY | TEXTBOOK

@@ -13,14 +13,15 @@ from torch.nn.functional import mse_loss
 
 import leporello as lp
 from leporello.draw.picture import Picture
-from leporello.loop.value_classes import is_part, is_view
-from leporello.view.diagram import held_results, spelling
-from leporello.view.operator_view import PASSED, operators
+from leporello.loop.graph import operator_name
+from leporello.loop.value_classes import is_getitem, is_view
+from leporello.view.diagram import unmasked_results
+from leporello.view.operator_view import PASS_THROUGH, operator_diagram
 from tests.cells.examples import EXAMPLES
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
-from tests.loop.figures import lines, said
 from tests.random_cells import cell_of
+from tests.view.figures import lines, said
 
 X = torch.zeros(2, 3)
 SEQUENCE = torch.zeros(5, 2, 3)
@@ -127,7 +128,7 @@ def test_every_built_in_cell_has_all_its_operators(name: str) -> None:
 def _has_all_operators(loop: lp.Loop) -> None:
     """Every operator that a result depends on is there, and no other."""
     keys = {spot.place for spot in loop.picture("operators").spots if spot.shape == "operator"}
-    asked = zip(loop.outputs, held_results(loop), strict=True)
+    asked = zip(loop.outputs, unmasked_results(loop), strict=True)
     waiting = [node for port, node in asked if not port.name.startswith("call.final.")]
     needed = set()
     while waiting:
@@ -137,9 +138,9 @@ def _has_all_operators(loop: lp.Loop) -> None:
             waiting += node.all_input_nodes
     meant = set()
     for node in needed:
-        if not (is_view(node) or is_part(node) or spelling(node) in PASSED):
+        if not (is_view(node) or is_getitem(node) or operator_name(node) in PASS_THROUGH):
             meant.add(f"operator.{node.name}")
-            if spelling(node) in ("addmm", "baddbmm"):
+            if operator_name(node) in ("addmm", "baddbmm"):
                 meant.add(f"operator.{node.name}.product")
     assert keys == meant
 
@@ -178,7 +179,7 @@ def test_the_names_of_a_state_agree_at_its_box_and_at_its_point() -> None:
 
 def test_a_time_delay_net_has_a_point_for_every_delay() -> None:
     loop = lp.fold(lp.TimeDelay(3, 2, 3), X)
-    waits = {(edge.source, edge.delay): edge.target for edge in operators(loop).edges if edge.delay}
+    waits = {(edge.source, edge.delay): edge.target for edge in operator_diagram(loop).edges if edge.delay}
     assert set(waits) == {("sequence.x", 1), ("sequence.x", 2)}
     assert all(target.startswith("point.") for target in waits.values())
 
@@ -226,7 +227,7 @@ def test_a_random_cell_has_all_its_operators(case: Case) -> None:
     tensors = tensors_of(case, cell)
     loop = lp.Recurrent(cell).fold(tensors.inputs, tensors.state, **tensors.options)
     _has_all_operators(loop)
-    diagram = operators(loop)
+    diagram = operator_diagram(loop)
     keys = [vertex.key for vertex in diagram.vertices]
     assert len(keys) == len(set(keys))
     assert {end for edge in diagram.edges for end in (edge.source, edge.target)} <= set(keys)

@@ -12,7 +12,7 @@ from leporello.language.perplexity import perplexity_of
 from leporello.language.run import Run
 from leporello.language.starting import kept
 from leporello.language.summary import summary_of
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from leporello.language.model import LanguageModel
 from leporello.language.run import Run
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 
 

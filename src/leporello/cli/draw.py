@@ -1,7 +1,4 @@
-"""`leporello draw`: a cell as a circuit with black squares, or unfolded over time; in the terminal or in a file.
-
-Knows the options and which of them go together; the pictures are made by the Loop.
-"""
+"""`leporello draw`: a cell as a circuit with black squares, or unfolded over time; in the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from leporello.cli.saying import say, show
-from leporello.cli.subject import Subject, subject_of
-from leporello.cli.writing import writable, write
+from leporello.cli.console import say, show
+from leporello.cli.network_spec import BuiltNetwork, build_network
+from leporello.cli.output_files import writable, write
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
@@ -26,10 +23,10 @@ from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.loop.picture import animation, diagram, strip_picture
 from leporello.modules.fold import fold
-from leporello.written.blame import blaming
+from leporello.specs.user_code import reporting_user_errors
 
-# How a picture becomes a file, by the file's suffix.
-WRITERS: dict[str, Callable[[Picture], bytes]] = {
+# Functions from a picture to the contents of a file, by the file's suffix.
+FILE_WRITERS: dict[str, Callable[[Picture], bytes]] = {
     ".svg": lambda picture: svg(picture).encode(),
     ".png": lambda picture: png(svg(picture)),
     ".dot": lambda picture: dot(picture).encode(),
@@ -76,28 +73,28 @@ def draw(
     ] = None,
 ) -> None:
     """Draw a cell: folded, or unfolded over N steps."""
-    _refuse(unfold, detail, backward=backward, stages=stages, whole=whole, animate=animate, out=out)
-    path = None if out is None else writable(out, WRITERS)
-    loop = _loop(subject_of(cell, input), loss=loss, forced=forced)
+    _check_options(unfold, detail, backward=backward, stages=stages, whole=whole, animate=animate, out=out)
+    path = None if out is None else writable(out, FILE_WRITERS)
+    loop = _fold_network(build_network(cell, input), loss=loss, forced=forced)
     if out is None or path is None:
-        _show(_picture(loop, unfold, detail, backward, stages, whole))
+        _print_picture(_make_picture(loop, unfold, detail, backward, stages, whole))
         return
     if animate:
         contents = animation(loop.name, diagram(loop, "textbook"), unfold or ANIMATED_STEPS).encode()
     else:
-        contents = WRITERS[out.suffix.lower()](_picture(loop, unfold, detail, backward, stages, whole))
+        contents = FILE_WRITERS[out.suffix.lower()](_make_picture(loop, unfold, detail, backward, stages, whole))
     write(path, contents)
     say(f"wrote {out}")
 
 
-def _refuse(
+def _check_options(
     unfold: int | None, detail: Detail, *, backward: bool, stages: bool, whole: bool, animate: bool, out: Path | None
 ) -> None:
-    """Options that are nothing alone, or do not go together."""
+    """Raise for options that need another one, or exclude each other."""
     if unfold is not None and unfold < 1:
         raise ArgumentError("--unfold is no number of steps.", came=unfold, expected="1 or more", tries="--unfold 3")
-    for option, given in (("--backward", backward), ("--whole", whole)):
-        if given and unfold is None and not animate:
+    for option, is_set in (("--backward", backward), ("--whole", whole)):
+        if is_set and unfold is None and not animate:
             raise ArgumentError(f"{option} belongs to an unfolded net.", tries=f"--unfold 3 {option}")
     if stages and unfold is not None:
         raise ArgumentError("--stages belongs to the folded net.", tries="--stages without --unfold")
@@ -107,26 +104,32 @@ def _refuse(
         raise ArgumentError(
             "--animate writes an SVG file: nothing else moves.", came=out, tries="--animate --out picture.svg"
         )
-    for option, given in (("--stages", stages), ("--whole", whole), (f"--detail {detail.value}", detail != "textbook")):
-        if given:
+    for option, is_set in (
+        ("--stages", stages),
+        ("--whole", whole),
+        (f"--detail {detail.value}", detail != "textbook"),
+    ):
+        if is_set:
             raise ArgumentError(
                 f"{option} and --animate do not go together.", expected="the textbook's view of a few steps"
             )
 
 
-def _loop(subject: Subject, *, loss: bool, forced: bool) -> Loop:
-    arguments: dict[str, Any] = {"targets": subject.targets(1, 1)} if forced else {}
-    if subject.shape is None and not forced:
+def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> Loop:
+    """The loop of one step on zeros, with a loss or with teacher forcing."""
+    arguments: dict[str, Any] = {"targets": network.zero_targets(1, 1)} if forced else {}
+    if network.shape is None and not forced:
         arguments["steps"] = 1
-    with blaming(subject.name):
-        loop = fold(subject.net, subject.inputs(1, 1), **arguments)
+    with reporting_user_errors(network.name):
+        loop = fold(network.net, network.zero_inputs(1, 1), **arguments)
         if not loss:
             return loop
-        _refuse_loss(loop, subject.name)
-        return fold(subject.net, subject.inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
+        _check_loss(loop, network.name)
+        return fold(network.net, network.zero_inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
 
 
-def _refuse_loss(loop: Loop, name: str) -> None:
+def _check_loss(loop: Loop, name: str) -> None:
+    """Raise unless the loop has exactly one output, of floating-point numbers."""
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     if len(outputs) != 1 or not outputs[0].dtype.is_floating_point:
         raise ArgumentError(
@@ -136,15 +139,17 @@ def _refuse_loss(loop: Loop, name: str) -> None:
         )
 
 
-def _picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
+def _make_picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
     if unfold is not None:
         view = diagram(loop, detail.value, is_unfolded=True)
-        return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)  # the picture of loop.unfold
+        return strip_picture(
+            loop.name, view, unfold, backward=backward, whole=whole
+        )  # the same picture as that of loop.unfold
     return loop.split().picture(detail.value) if stages else loop.picture(detail.value)
 
 
-def _show(picture: Picture) -> None:
-    """In the terminal, with words for what tints would show: for each the values that have it."""
+def _print_picture(picture: Picture) -> None:
+    """Print a picture, and for each tint of its legend the values that have it: the terminal shows no tints."""
     show(terminal(picture))
     names = {tint: [str(spot.name) for spot in picture.spots if spot.tint == tint] for tint in picture.legend}
     width = max(map(len, picture.legend.values()), default=0)

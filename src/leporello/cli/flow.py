@@ -1,6 +1,6 @@
 """`leporello flow`: how far back the gradients of a cell go, and how fast they shrink or grow.
 
-Knows the options; the measurement is that of `lp.analysis.gradient_flow`.
+The measurement is `lp.analysis.gradient_flow`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import typer
 
 from leporello.analysis.flow import gradient_flow
 from leporello.analysis.trend import left_of
-from leporello.cli.explain import described
-from leporello.cli.measuring import mean_square, plot_files, random_subject, tell
-from leporello.written.blame import blaming
+from leporello.cli.network_spec import build_random_call, mean_square
+from leporello.cli.output_files import plot_files, print_measurement
+from leporello.specs.user_code import reporting_user_errors
 
 
 def flow(
@@ -35,19 +35,19 @@ def flow(
 ) -> None:
     """Say how far back gradients go: random inputs, the loss is the mean square of each step's output."""
     files = plot_files(plot)
-    subject, call = random_subject(cell, input, None, length=length, batch=batch, seed=seed)
-    with blaming(subject.name):
-        found = gradient_flow(subject.net, loss=mean_square, **call)
+    network, call = build_random_call(cell, input, None, length=length, batch=batch, seed=seed)
+    with reporting_user_errors(network.name):
+        result = gradient_flow(network.net, loss=mean_square, **call)
     numbers = {
-        "cell": subject.name,
+        "cell": network.name,
         "length": length,
         "batch": batch,
         "seed": seed,
-        "verdict": found.verdict,
-        "rate": found.rate,
-        "horizon": found.horizon,
-        "left": found.left,
-        "leaves": {name: left_of(norms) for name, norms in found.leaves.items()},
-        "gains": found.gains,
+        "verdict": result.verdict,
+        "rate": result.rate,
+        "horizon": result.horizon,
+        "left": result.left,
+        "leaves": {name: left_of(norms) for name, norms in result.leaves.items()},
+        "gains": result.gains,
     }
-    tell(lambda: f"{described(subject)}\n\n{found}", found, files, numbers if as_json else None)
+    print_measurement(lambda: f"{network.description}\n\n{result}", result, files, numbers if as_json else None)

@@ -19,11 +19,10 @@ from leporello.language.predictor import Predictor
 from leporello.loop.cell import Cell
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.stack import Stack
-from leporello.written.build import build, required
-from leporello.written.built_in import OPTIONS, built_in_kind
-from leporello.written.methods import methods_of
-from leporello.written.own import imported
-from leporello.written.spelling import Spelling, spellings
+from leporello.specs.cell_lookup import DEFAULT_OPTIONS, built_in_class, imported_object
+from leporello.specs.cell_spec import CellSpec, parse_cells
+from leporello.specs.method_spec import parse_methods
+from leporello.specs.user_code import build, required_arguments
 
 FED = {Jordan: TokenJordan, ElmanJordan: TokenElmanJordan}
 WINDOW = 8  # steps that a TimeDelay cell looks back on
@@ -36,7 +35,7 @@ def network_of(config: Config, size: int) -> Recurrent:
     size   the number of tokens
     """
     torch.manual_seed(config.seed)
-    written = spellings(config.cell)
+    written = parse_cells(config.cell)
     if len(written) != 1:
         raise ArgumentError(
             "'cell' names several cells.", came=config.cell, expected="one", tries="layers=2 for two of them"
@@ -55,24 +54,24 @@ def network_of(config: Config, size: int) -> Recurrent:
         embedding=config.embedding,
         tied=config.tied,
         dropout=config.dropout,
-        scores="outputs" in required(kind),
+        scores="outputs" in required_arguments(kind),
     )
-    methods = list(methods_of(config.gradient).values())
+    methods = list(parse_methods(config.gradient).values())
     if len(methods) != 1:
         raise ArgumentError("'gradient' names several methods.", came=config.gradient, expected="one")
     return Recurrent(predictor, engine=config.engine, gradient=methods[0]).to(DTYPES[config.precision])
 
 
-def _kind(spelling: Spelling) -> Callable[..., object]:
+def _kind(spelling: CellSpec) -> Callable[..., object]:
     """The class or function that makes the cell."""
     if spelling.sizes:
         raise ArgumentError(
             "'cell' is written without sizes here.", came=spelling.text, tries=f"{spelling.bare}, and hidden=256"
         )
     if spelling.module is None:
-        kind = built_in_kind(spelling)
+        kind = built_in_class(spelling)
         return FED.get(kind, kind)
-    found = imported(spelling)
+    found = imported_object(spelling)
     if not callable(found) or isinstance(found, Cell):
         raise ArgumentError(
             f"'{spelling.bare}' makes no cell.",
@@ -82,8 +81,8 @@ def _kind(spelling: Spelling) -> Callable[..., object]:
     return found
 
 
-def _cell(kind: Callable[..., object], spelling: Spelling, sizes: Mapping[str, int]) -> Cell:
-    names = [name for name in required(kind) if name not in spelling.options]
+def _cell(kind: Callable[..., object], spelling: CellSpec, sizes: Mapping[str, int]) -> Cell:
+    names = [name for name in required_arguments(kind) if name not in spelling.options]
     strange = [name for name in names if name not in sizes]
     if strange:
         raise ArgumentError(
@@ -92,7 +91,7 @@ def _cell(kind: Callable[..., object], spelling: Spelling, sizes: Mapping[str, i
             expected=f"arguments among {', '.join(sizes)}; the others as options",
             tries=f"{spelling.bare}:{strange[0]}=4",
         )
-    usual: dict[str, Any] = {name: value for name, value in OPTIONS.items() if _lacks(kind, name)}
+    usual: dict[str, Any] = {name: value for name, value in DEFAULT_OPTIONS.items() if _lacks(kind, name)}
     given = {**usual, **spelling.options}
     made = build(kind, spelling.name, [sizes[name] for name in names], given, f"{spelling.bare}:option=value")
     if not isinstance(made, Cell):

@@ -16,9 +16,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import leporello as lp
-from leporello.analysis import fixed_points, gradient_flow, jacobians, lyapunov, reach, shown, terms
-from leporello.analysis.paper import SHADES
+from leporello.analysis import fixed_points, gradient_flow, jacobians, lyapunov, reach, terms
 from leporello.errors import ArgumentError, LeporelloError
+from leporello.plotting import SHADES, figures
 from tests.analysis.nets import RADII, elman, example, linear, normal, orthogonal
 from tests.errors.said import said
 
@@ -131,7 +131,7 @@ def test_shades_grow_darker_all_the_way() -> None:
 def test_without_matplotlib_there_is_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = gradient_flow(linear(0.5 * orthogonal(3)), normal(5, 2, 3), square)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(shown, "find_spec", lambda name: None)
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
     assert flow._repr_png_() is None
     said(LeporelloError, flow.plot, "needs the package matplotlib", "leporello[plots]")
     assert "keeps 0.5 of the gradient" in str(flow)

@@ -14,18 +14,17 @@ import torch
 from torch import Tensor
 
 from leporello.analysis.jacobians import jacobian_at
-from leporello.analysis.paper import headed, sheets
 from leporello.analysis.portrait import draw_points
 from leporello.analysis.progress import watched
 from leporello.analysis.refusals import refuse_other_nets
 from leporello.analysis.searching import Search
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, batch_of, described, leaves_of, rows
 from leporello.modules.beginning import state_before
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import Plottable, axes_side_by_side, verdict_title
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +37,7 @@ KINDS = ("stable", "saddle", "unstable", "undecided")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FixedPoints(Shown):
+class FixedPoints(Plottable):
     """The states h with f(h, x) = h that were found.
 
     points        (count, numbers), those that most starts led to first
@@ -87,7 +86,7 @@ class FixedPoints(Shown):
             more = ", ..." if self.points.shape[1] > 4 else ""
             lines.append(
                 f"  {self.kinds[index]:<9}  largest |eigenvalue| {self.eigenvalues[index, 0].abs().item():.3f}  "
-                f"from {counted(int(self.found[index]), 'start')}  ({values}{more})"
+                f"from {format_count(int(self.found[index]), 'start')}  ({values}{more})"
             )
         if len(self) > SHOWN:
             lines.append(f"  and {len(self) - SHOWN} more")
@@ -102,9 +101,10 @@ class FixedPoints(Shown):
 
         ax   axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (axes,) = sheets(ax, 1, 5.8, 5.0)
+        figure, (axes,) = axes_side_by_side(ax, 1, 5.8, 5.0)
         draw_points(axes, self.points, self.kinds, self.paths, self.names)
-        headed(figure, ax is None, self.verdict, 60)
+        if ax is None:
+            verdict_title(figure, self.verdict, 60)
         return figure
 
 

@@ -17,23 +17,22 @@ from leporello.analysis.carried import back
 from leporello.analysis.decay import draw_decay
 from leporello.analysis.exact import wide
 from leporello.analysis.losses import refuse_no_loss, row_by_row
-from leporello.analysis.paper import headed, heat, sheets
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.modules.recurrent import Recurrent
 from leporello.modules.words import Words
+from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
 from leporello.rewrite.loss import unreduced
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GradientFlow(Shown):
+class GradientFlow(Plottable):
     """The norms of dL(t)/dh(k): of the loss of step t with respect to the state that step k found, t >= k.
 
     norms    (length, length), [t, k]; the mean over rows; 0 where t < k
@@ -75,7 +74,7 @@ class GradientFlow(Shown):
         gains = self.gains[self.gains.isfinite()].tolist()
         if gains and f"{min(gains):.2f}" != f"{max(gains):.2f}":
             lines.append(f"  one step multiplies it by {min(gains):.2f} to {max(gains):.2f}, depending on the step")
-        lines.append(f"  {counted(len(self.norms), 'loss')} over {counted(self.batch, 'row')}, in float64")
+        lines.append(f"  {format_count(len(self.norms), 'loss')} over {format_count(self.batch, 'row')}, in float64")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -85,11 +84,12 @@ class GradientFlow(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (whole, curves) = sheets(ax, 2, 9.6, 4.3)
+        figure, (whole, curves) = axes_side_by_side(ax, 2, 9.6, 4.3)
         title, shade = "From every loss to every earlier state", "norm, relative to the loss's own step"
-        heat(whole, relative(self.norms), title, "state before step", "loss of step", shade)
+        heatmap(whole, relative(self.norms), title, "state before step", "loss of step", shade)
         draw_decay(curves, self.norms, self.leaves, self.trend, "What is left of the gradient")
-        headed(figure, ax is None, self.verdict)
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 

@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.paper import GREY, INK, PALE, RED, dressed, headed, keyed, level, logarithmic, sheets
 from leporello.analysis.progress import watched
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import MOST_ROWS, Steps
-from leporello.analysis.telling import counted, told
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import (
+    GREY,
+    INK,
+    PALE,
+    RED,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    level_line,
+    log_axis_powers_of_ten,
+    verdict_title,
+)
+from leporello.text_table import format_count, format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +39,7 @@ MOST_POINTS = 4000  # eigenvalues that are drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Jacobians(Shown):
+class Jacobians(Plottable):
     """The derivatives of each step's next state with respect to the state it found.
 
     values   (length, batch, numbers, numbers), numbers those of all state leaves together: row by column
@@ -58,7 +69,7 @@ class Jacobians(Shown):
     def verdict(self) -> str:
         """What they say, in a sentence."""
         radius, most = self.radius, self.singular[..., 0]
-        mean = told(radius.mean().item())
+        mean = format_rate(radius.mean().item())
         if most.max() <= 1:
             return f"no step stretches any change of the state (mean spectral radius {mean})"
         if radius.max() <= 1:
@@ -76,9 +87,8 @@ class Jacobians(Shown):
         ):
             low, high = values.min().item(), values.max().item()
             lines.append(f"  {name:<24} from {low:.3g} to {high:.3g}")
-        lines.append(
-            f"  {counted(length, 'step')} over {counted(batch, 'row')}, {counted(numbers, 'number')} ({leaves})"
-        )
+        where = f"{format_count(length, 'step')} over {format_count(batch, 'row')}"
+        lines.append(f"  {where}, {format_count(numbers, 'number')} ({leaves})")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -88,10 +98,11 @@ class Jacobians(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (sizes, plane) = sheets(ax, 2, 9.6, 4.3)
+        figure, (sizes, plane) = axes_side_by_side(ax, 2, 9.6, 4.3)
         self._draw_sizes(sizes)
         draw_eigenvalues(plane, self.eigenvalues.flatten(), "All eigenvalues, and the unit circle")
-        headed(figure, ax is None, self.verdict)
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
     def _draw_sizes(self, ax: Axes) -> None:
@@ -101,10 +112,10 @@ class Jacobians(Shown):
         ax.fill_between(times, smallest, singular[:, 0], color=PALE, linewidth=0, label="all singular values")
         ax.plot(times, singular.median(-1).values, color=GREY, linewidth=1.1, label="their median")
         ax.plot(times, radius, color=INK, linewidth=1.7, label="spectral radius")
-        dressed(ax, "How much each step stretches a change", "step", "factor of one step")
-        logarithmic(ax, [smallest, singular[:, 0], torch.ones(1)])
-        level(ax, 1)
-        keyed(ax, below=True)
+        label_axes(ax, "step", "factor of one step", "How much each step stretches a change")
+        log_axis_powers_of_ten(ax, [smallest, singular[:, 0], torch.ones(1)])
+        level_line(ax, 1)
+        legend(ax, below=True)
 
 
 def draw_eigenvalues(ax: Axes, values: Tensor, title: str) -> None:
@@ -123,7 +134,7 @@ def draw_eigenvalues(ax: Axes, values: Tensor, title: str) -> None:
     ax.set_xlim(-span, span)
     ax.set_ylim(-span, span)
     ax.set_aspect("equal")
-    dressed(ax, title, "real part", "imaginary part")
+    label_axes(ax, "real part", "imaginary part", title)
 
 
 def jacobians(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any) -> Jacobians:

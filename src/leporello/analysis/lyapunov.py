@@ -14,13 +14,21 @@ import torch
 from torch import Tensor
 
 from leporello.analysis.jacobians import jacobian_at
-from leporello.analysis.paper import INK, LINES, dressed, headed, keyed, level, sheets
 from leporello.analysis.progress import watched
 from leporello.analysis.refusals import refuse_out_of_range
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import (
+    INK,
+    LINE_STYLES,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    level_line,
+    verdict_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +37,7 @@ DRAWN = 4  # exponents whose way to their value is drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lyapunov(Shown):
+class Lyapunov(Plottable):
     """Lyapunov exponents: the mean logarithm, per step, of the factors by which small changes of the state grow.
 
     exponents   (numbers,), largest first, the mean over rows
@@ -76,25 +84,26 @@ class Lyapunov(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (spectrum, way) = sheets(ax, 2, 9.6, 3.8)
+        figure, (spectrum, way) = axes_side_by_side(ax, 2, 9.6, 3.8)
         there = self.exponents[self.exponents.isfinite()]
         places = torch.arange(1, len(there) + 1)
         spectrum.plot(places, there, color=INK, linewidth=0.8, marker="o", markersize=3.5)
-        dressed(spectrum, "All exponents, largest first", "number of the exponent", "exponent per step")
+        label_axes(spectrum, "number of the exponent", "exponent per step", "All exponents, largest first")
         times = torch.arange(self.skip + 1, self.skip + 1 + len(self.running))
         for index in range(min(DRAWN, len(there))):
             label = ("largest", "second", "third", "fourth")[index]
             line = self.running[:, index]
-            way.plot(times, line, color=INK, linewidth=1.7 - 0.3 * index, linestyle=LINES[index], label=label)
-        dressed(way, "Their means up to each step", "step", "exponent per step")
+            way.plot(times, line, color=INK, linewidth=1.7 - 0.3 * index, linestyle=LINE_STYLES[index], label=label)
+        label_axes(way, "step", "exponent per step", "Their means up to each step")
         low, high = spectrum.get_ylim()
         spectrum.set_ylim(min(low, 0), max(high, 0.05 * (high - low)))
         for axes in (spectrum, way):
             if axes.get_ylim()[0] <= 0 <= axes.get_ylim()[1]:
-                level(axes, 0)
+                level_line(axes, 0)
         if len(there) > 1:
-            keyed(way)
-        headed(figure, ax is None, self.verdict)
+            legend(way)
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 

@@ -6,6 +6,8 @@ shortcoming: what is found holds for these parameters, inputs and this loss; a n
 
 from __future__ import annotations
 
+import base64
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +17,25 @@ import torch
 from torch import Tensor
 
 from leporello.analysis.asked import Asked
-from leporello.analysis.bars import draw_bars, height_of
 from leporello.analysis.cost import peak_bytes
-from leporello.analysis.html import table
-from leporello.analysis.paper import headed, sheets
 from leporello.analysis.progress import watched
 from leporello.analysis.sampled import Sampled
-from leporello.analysis.shown import Shown
-from leporello.analysis.telling import aligned, counted, duration, listed, share, size, told
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree
 from leporello.loop.step import place_of
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import Plottable, axes_side_by_side, bar_chart, bar_chart_height, verdict_title
+from leporello.text_table import (
+    enumeration,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_share,
+    format_short_time,
+    html_table,
+    plain_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,7 +83,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BiasAndVariance(Shown):
+class BiasAndVariance(Plottable):
     """The methods beside the exact gradient.
 
     rows         one for each method, in the order they were given
@@ -97,30 +105,42 @@ class BiasAndVariance(Shown):
         biased = [row.name for row in self.rows if row.is_biased]
         said = []
         if right:
-            said.append(f"{listed(right)} {'is' if len(right) == 1 else 'are'} exact")
+            said.append(f"{enumeration(right)} {'is' if len(right) == 1 else 'are'} exact")
         if average:
-            names, draws = listed([row.name for row in average]), max(row.draws for row in average)
+            names, draws = enumeration([row.name for row in average]), max(row.draws for row in average)
             verb = "is" if len(average) == 1 else "are"
             said.append(f"{names} {verb} right on average, as far as {draws:,} draws tell")
         if biased:
-            said.append(f"{listed(biased)} {'is' if len(biased) == 1 else 'are'} biased")
+            said.append(f"{enumeration(biased)} {'is' if len(biased) == 1 else 'are'} biased")
         return "; ".join(said)
 
     def __str__(self) -> str:
-        cells = {"": list(COLUMNS), **{row.name: _cells(row) for row in self.rows}}
-        return "\n".join([f"{self.verdict}.", *aligned(cells), f"  {self._note}"])
+        table = plain_table([("", *COLUMNS), *self._cells], indent=2)
+        return f"{self.verdict}.\n{table}\n  {self._note}"
 
     __repr__ = __str__
 
     @property
+    def _cells(self) -> list[list[str]]:
+        return [[row.name, *_cells(row)] for row in self.rows]
+
+    @property
     def _note(self) -> str:
-        where = f"{counted(self.length, 'step')}, {counted(self.batch, 'row')}"
-        return f"bias and variance relative to the exact gradient of {counted(self.parameters, 'number')}; {where}"
+        where = f"{format_count(self.length, 'step')}, {format_count(self.batch, 'row')}"
+        return f"bias and variance relative to the exact gradient of {format_count(self.parameters, 'number')}; {where}"
 
     def _repr_html_(self) -> str:
         """The table, and the picture where matplotlib is there."""
-        cells = {row.name: _cells(row) for row in self.rows}
-        return table(f"{self.verdict}.", COLUMNS, cells, self._note, self._repr_png_())
+        verdict = self.verdict[:1].upper() + self.verdict[1:]
+        parts = [
+            f"<p>{html.escape(verdict)}.</p>",
+            html_table(("", *COLUMNS), self._cells),
+            f"<p><small>{html.escape(self._note)}</small></p>",
+        ]
+        picture = self._repr_png_()
+        if picture is not None:
+            parts.append(f'<img alt="" src="data:image/png;base64,{base64.b64encode(picture).decode()}">')
+        return "\n".join(parts)
 
     def plot(self, ax: Any = None) -> Figure:
         """Bars for each method: its bias with the standard error, the scatter of its draws, its time and its memory.
@@ -128,16 +148,17 @@ class BiasAndVariance(Shown):
         ax   four axes of matplotlib to draw on; by default a figure of its own
         """
         names = [row.name for row in self.rows]
-        figure, (bias, scatter, time, memory) = sheets(ax, 4, 11.0, height_of(names))
+        figure, (bias, scatter, time, memory) = axes_side_by_side(ax, 4, 11.0, bar_chart_height(names))
         errors = [row.standard_error for row in self.rows]
         relative = "relative to the exact gradient"
-        draw_bars(bias, names, [row.bias for row in self.rows], share, "Bias", relative, errors)
+        bar_chart(bias, names, [row.bias for row in self.rows], format_share, "Bias", relative, errors)
         deviations = [math.sqrt(row.variance) for row in self.rows]
-        draw_bars(scatter, None, deviations, share, "Scatter of one draw", relative)
-        draw_bars(time, None, [row.seconds for row in self.rows], duration, "Time", "of one gradient")
+        bar_chart(scatter, None, deviations, format_share, "Scatter of one draw", relative)
+        bar_chart(time, None, [row.seconds for row in self.rows], format_short_time, "Time", "of one gradient")
         bytes_there = [math.nan if row.bytes is None else float(row.bytes) for row in self.rows]
-        draw_bars(memory, None, bytes_there, size, "Memory", "at the peak, beyond the outputs")
-        headed(figure, ax is None, self.verdict, 118)
+        bar_chart(memory, None, bytes_there, format_bytes, "Memory", "at the peak, beyond the outputs")
+        if ax is None:
+            verdict_title(figure, self.verdict, 118)
         return figure
 
 
@@ -278,15 +299,15 @@ def _cells(row: Measured) -> list[str]:
     """What the table says of a method."""
     return [
         _cosine(row.cosine),
-        share(row.bias),
-        share(row.standard_error) if row.is_random else "",
-        share(row.variance) if row.is_random else "",
+        format_share(row.bias),
+        format_share(row.standard_error) if row.is_random else "",
+        format_share(row.variance) if row.is_random else "",
         f"{row.draws:,}",
-        duration(row.seconds),
-        "" if row.bytes is None else size(row.bytes),
+        format_short_time(row.seconds),
+        "" if row.bytes is None else format_bytes(row.bytes),
     ]
 
 
 def _cosine(value: float) -> str:
     """With as many digits as tell it from 1."""
-    return told(value) if 0.01 <= value <= 1 else "-" if math.isnan(value) else f"{value:.2f}"
+    return format_rate(value) if 0.01 <= value <= 1 else "-" if math.isnan(value) else f"{value:.2f}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.paper import GREY, INK, PALE, RED, dressed, keyed
+from leporello.plotting import GREY, INK, PALE, RED, label_axes, legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,9 +51,9 @@ def _over_time(ax: Axes, points: Tensor, kinds: Sequence[str], paths: Tensor, na
         ax.hlines(points[own], 0, steps, color=FORMS[kind]["edgecolor"], linewidth=0.8, linestyle=(0, (4, 2)))
         ends = torch.full_like(points[own], steps)
         ax.scatter(ends, points[own], s=48, label=kind, zorder=4, clip_on=False, **FORMS[kind])
-    dressed(ax, TITLE, "step", name)
+    label_axes(ax, "step", name, TITLE)
     if kinds:
-        keyed(ax)
+        legend(ax)
 
 
 def _in_plane(ax: Axes, points: Tensor, kinds: Sequence[str], paths: Tensor, labels: tuple[str, str]) -> None:
@@ -63,8 +63,8 @@ def _in_plane(ax: Axes, points: Tensor, kinds: Sequence[str], paths: Tensor, lab
     ax.scatter(paths[0, :, 0], paths[0, :, 1], s=9, color=GREY, linewidths=0, zorder=2, label="start")
     for kind, own in _by_kind(kinds):
         ax.scatter(points[own, 0], points[own, 1], s=52, linewidths=1.5, label=kind, zorder=4, **FORMS[kind])
-    dressed(ax, TITLE, *labels)
-    keyed(ax)
+    label_axes(ax, *labels, TITLE)
+    legend(ax)
 
 
 def _by_kind(kinds: Sequence[str]) -> list[tuple[str, list[int]]]:

@@ -13,20 +13,19 @@ from torch import Tensor
 
 from leporello.analysis.carried import ahead, back
 from leporello.analysis.decay import draw_decay
-from leporello.analysis.paper import headed, heat, sheets
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import counted
 from leporello.analysis.trend import Trend, left_of, left_table, relative, trend_of
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
+from leporello.text_table import format_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Reach(Shown):
+class Reach(Plottable):
     """The sizes of do(t)/dx(k): of the output of step t with respect to the input of step k, t >= k.
 
     sizes   (length, length), [t, k]: the root of the sum of the squares of all derivatives, the mean over rows
@@ -62,7 +61,7 @@ class Reach(Shown):
             [
                 f"{self.verdict}.",
                 *left_table({"left": self.left}),
-                f"  {counted(len(self.sizes), 'step')} over {counted(self.batch, 'row')}, in float64",
+                f"  {format_count(len(self.sizes), 'step')} over {format_count(self.batch, 'row')}, in float64",
             ]
         )
 
@@ -73,11 +72,12 @@ class Reach(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (whole, curves) = sheets(ax, 2, 9.6, 4.3)
+        figure, (whole, curves) = axes_side_by_side(ax, 2, 9.6, 4.3)
         title, shade = "From every input to every later output", "relative to the output's own step"
-        heat(whole, relative(self.sizes), title, "input of step", "output of step", shade)
+        heatmap(whole, relative(self.sizes), title, "input of step", "output of step", shade)
         draw_decay(curves, self.sizes, {}, self.trend, "What is left of an input's influence", single="output")
-        headed(figure, ax is None, self.verdict)
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 

@@ -17,15 +17,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.paper import INK, LINES, PALE, RED, dressed, headed, keyed, logarithmic, mark, positive, sheets
 from leporello.analysis.progress import watched
 from leporello.analysis.refusals import refuse_out_of_range
-from leporello.analysis.shown import Shown
 from leporello.analysis.steps import Steps
-from leporello.analysis.telling import aligned, some
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
 from leporello.modules.recurrent import Recurrent
+from leporello.plotting import (
+    INK,
+    LINE_STYLES,
+    PALE,
+    RED,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    log_axis_powers_of_ten,
+    named_level,
+    positive_or_nan,
+    verdict_title,
+)
+from leporello.text_table import plain_table, round_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +47,7 @@ ROUNDING = 1e-14  # what is missing of a sum that is whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Terms(Shown):
+class Terms(Plottable):
     """The terms of dh(t)/dw, and the whole, computed apart from them.
 
     t       the state is the one after so many steps
@@ -66,9 +78,9 @@ class Terms(Shown):
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}."]
-        counts = some(self.t)
+        counts = round_numbers(self.t)
         missing = [f"{self.cut[m].item():.1%}" for m in counts]
-        lines += aligned({"last terms kept": [str(m) for m in counts], "missing": missing})
+        lines.append(plain_table([["last terms kept", *map(str, counts)], ["missing", *missing]], indent=2))
         lines.append(f"  their sum differs from the whole by {self.error:.0e}")
         lines.append(f"  parameters: {', '.join(self.terms)}")
         return "\n".join(lines)
@@ -80,29 +92,32 @@ class Terms(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (sizes, missing) = sheets(ax, 2, 9.6, 3.9)
+        figure, (sizes, missing) = axes_side_by_side(ax, 2, 9.6, 3.9)
         back = torch.arange(self.t)
-        norms = positive(self.sizes.flip(0))
+        norms = positive_or_nan(self.sizes.flip(0))
         sizes.vlines(back, 0, norms, color=PALE, linewidth=max(0.8, min(4, 120 / self.t)))
         sizes.plot(back, norms, color=INK, linewidth=0, marker="o", markersize=max(1.5, min(4, 150 / self.t)))
         lines = []
         if len(self.terms) > 1:
             sizes.get_lines()[0].set_label("all together")
             for index, (name, own) in enumerate(list(self.terms.items())[:4]):
-                lines.append(positive(own.flatten(1).norm(dim=-1).flip(0)))
-                sizes.plot(back, lines[-1], color=INK, linewidth=0.9, linestyle=LINES[1 + index], label=f"of {name}")
-        dressed(sizes, f"The terms of dh({self.t})/dw", "steps back", "size of the term")
-        logarithmic(sizes, [norms, *lines])
+                lines.append(positive_or_nan(own.flatten(1).norm(dim=-1).flip(0)))
+                sizes.plot(
+                    back, lines[-1], color=INK, linewidth=0.9, linestyle=LINE_STYLES[1 + index], label=f"of {name}"
+                )
+        label_axes(sizes, "steps back", "size of the term", f"The terms of dh({self.t})/dw")
+        log_axis_powers_of_ten(sizes, [norms, *lines])
         if len(self.terms) > 1:
-            keyed(sizes)
-        cut = positive(torch.where(self.cut > ROUNDING, self.cut, 0))
+            legend(sizes)
+        cut = positive_or_nan(torch.where(self.cut > ROUNDING, self.cut, 0))
         missing.plot(torch.arange(len(cut)), cut, color=RED, linewidth=1.6)
-        dressed(missing, "What is missing if early terms are cut", "last terms kept", "missing share of the whole")
-        logarithmic(missing, [cut])
+        label_axes(missing, "last terms kept", "missing share of the whole", "What is missing if early terms are cut")
+        log_axis_powers_of_ten(missing, [cut])
         low, high = missing.get_ylim()
         if low < 0.01 < high:
-            mark(missing, 0.01, "1%")
-        headed(figure, ax is None, self.verdict)
+            named_level(missing, 0.01, "1%")
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 

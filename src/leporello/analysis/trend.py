@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leporello.analysis.telling import aligned, counted, share, some, told
+from leporello.text_table import format_count, format_rate, format_share, plain_table, round_numbers
 
 SHARE_LEFT = 0.01  # what counts as gone
 TIMES_AS_LARGE = 1000  # what counts as exploded
@@ -64,16 +64,18 @@ class Trend:
             return f"{what} ends: {self.ends} steps back nothing is left"
         if self.steady:
             change = _compared(self.rate**self.steps)
-            return f"{what} neither shrinks nor grows: {counted(self.steps, 'step')} back {change}"
+            return f"{what} neither shrinks nor grows: {format_count(self.steps, 'step')} back {change}"
         if self.rate < 1:
             steps = math.ceil(self.horizon - 1e-9)
             left = "1% is left" if steps <= self.steps else "1% would be left"
-            return f"each step back keeps {told(self.rate)} of {what}: after {counted(steps, 'step')} {left}"
+            return (
+                f"each step back keeps {format_rate(self.rate)} of {what}: after {format_count(steps, 'step')} {left}"
+            )
         steps = math.ceil(math.log(TIMES_AS_LARGE) / math.log(self.rate) - 1e-9)
         grown = "it is" if steps <= self.steps else "it would be"
         return (
-            f"each step back multiplies {what} by {told(self.rate)}: "
-            f"after {counted(steps, 'step')} {grown} {TIMES_AS_LARGE:,} times as large"
+            f"each step back multiplies {what} by {format_rate(self.rate)}: "
+            f"after {format_count(steps, 'step')} {grown} {TIMES_AS_LARGE:,} times as large"
         )
 
 
@@ -134,8 +136,8 @@ def _compared(change: float) -> str:
 
 def left_table(curves: Mapping[str, Tensor]) -> list[str]:
     """Lines that tell what is left at some numbers of steps back."""
-    lags = some(len(next(iter(curves.values()))) - 1)
+    lags = round_numbers(len(next(iter(curves.values()))) - 1)
     if not lags:
         return []
-    rows = {name: [share(curve[lag].item()) for lag in lags] for name, curve in curves.items()}
-    return aligned({"steps back": [str(lag) for lag in lags], **rows})
+    rows = [[name, *(format_share(curve[lag].item()) for lag in lags)] for name, curve in curves.items()]
+    return plain_table([["steps back", *map(str, lags)], *rows], indent=2).split("\n")

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.draw.picture import Line, Name, Picture, Spot
-from leporello.draw.sizes import terminal_width
 from leporello.draw.terminal import terminal
+from leporello.text_table import display_width
 
 X = torch.zeros(2, 3)
 
@@ -73,9 +73,9 @@ def test_wide_letters_take_two_columns() -> None:
     top, middle, bottom = str(lp.fold(Wide(), X)).split("\n")[:3]
     assert middle.startswith(("│ 状态 │", "│  状态 │"))
     assert (
-        terminal_width(middle.split("■")[0].rstrip())
-        == terminal_width(top.split("╮")[0]) + 1
-        == terminal_width(bottom.split("╯")[0]) + 1
+        display_width(middle.split("■")[0].rstrip())
+        == display_width(top.split("╮")[0]) + 1
+        == display_width(bottom.split("╯")[0]) + 1
     )
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.cli.columns import aligned, duration, number
 from leporello.cli.console import say, show, warn
 from leporello.cli.output_files import plot_files, write
 from leporello.cli.runs import record
@@ -20,6 +19,7 @@ from leporello.language.config import Config
 from leporello.language.curve import compare_png, compare_svg
 from leporello.language.run import Run
 from leporello.language.summary import Summary, summary_of
+from leporello.text_table import format_long_time, format_optional, plain_table
 
 PLOT_WRITERS = {".svg": compare_svg, ".png": compare_png}
 
@@ -45,7 +45,7 @@ def compare(
     if as_json:
         print(json.dumps({"runs": [record(one) for one in summaries], "different": changed}))
     else:
-        show(aligned(_rows(names, summaries, changed)))
+        show(plain_table(_rows(names, summaries, changed)))
     if len({one.corpus.get("digest") for one in summaries}) > 1:
         warn("the runs have different texts or tokens: compare bits per character, and these with care")
     for file in files:
@@ -63,14 +63,14 @@ def _rows(names: Sequence[str], summaries: Sequence[Summary], changed: dict[str,
     numbers = [record(one) for one in summaries]
     return [
         ["", *names],
-        ["perplexity", *(number(one["perplexity"], ",.3f") for one in numbers)],
-        ["bits per character", *(number(one["bits_per_character"], ".3f") for one in numbers)],
-        ["best after epochs", *(number((one.best or {}).get("epoch"), ".4g") for one in summaries)],
-        ["parameters", *(number(one["parameters"], ",") for one in numbers)],
-        ["updates", *(number(one["updates"], ",") for one in numbers)],
-        ["epochs", *(number(one["epochs"], ".4g") for one in numbers)],
-        ["tokens per second", *(number(one["tokens_per_second"], ",.0f") for one in numbers)],
-        ["time", *(duration(one["seconds"]) for one in numbers)],
+        ["perplexity", *(format_optional(one["perplexity"], ",.3f") for one in numbers)],
+        ["bits per character", *(format_optional(one["bits_per_character"], ".3f") for one in numbers)],
+        ["best after epochs", *(format_optional((one.best or {}).get("epoch"), ".4g") for one in summaries)],
+        ["parameters", *(format_optional(one["parameters"], ",") for one in numbers)],
+        ["updates", *(format_optional(one["updates"], ",") for one in numbers)],
+        ["epochs", *(format_optional(one["epochs"], ".4g") for one in numbers)],
+        ["tokens per second", *(format_optional(one["tokens_per_second"], ",.0f") for one in numbers)],
+        ["time", *(format_long_time(one["seconds"]) for one in numbers)],
         ["state", *(one["state"] for one in numbers)],
         *([f"--{name.replace('_', '-')}", *map(_option_text, values)] for name, values in changed.items()),
     ]

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.cli.columns import aligned, duration, number
 from leporello.cli.console import say, show
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.run import Run, finite
 from leporello.language.summary import Summary, summary_of
+from leporello.text_table import format_long_time, format_optional, plain_table
 
 MAX_DEPTH = 4  # levels of folders that are searched
 RUN_FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is a run
@@ -53,7 +53,7 @@ def runs(
         print(json.dumps([*map(record, summaries), *broken], ensure_ascii=True))
         return
     if summaries:
-        show(aligned([COLUMN_NAMES, *(_row(one, folder) for one in summaries)], left=(0, 1, 2, 9, 10)))
+        show(plain_table([COLUMN_NAMES, *(_row(one, folder) for one in summaries)], left=(0, 1, 2, 9, 10)))
     for run, error in damaged:
         problem = "; ".join([error.what.rstrip("."), *(f"{name} {value}" for name, value in error.details.items())])
         say(f"{_name(run, folder)}  damaged: {problem}")
@@ -124,9 +124,9 @@ def _row(one: Summary, folder: Path) -> list[str]:
         str(config.hidden),
         f"{last.get('epoch', 0):.4g}",
         f"{last.get('update', 0):,}",
-        duration(one.seconds),
-        number(best.get("perplexity"), ",.3f"),
-        number(best.get("bits_per_character"), ".3f"),
+        format_long_time(one.seconds),
+        format_optional(best.get("perplexity"), ",.3f"),
+        format_optional(best.get("bits_per_character"), ".3f"),
         one.state,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed)),
     ]

@@ -20,7 +20,6 @@ import typer
 from torch import Tensor, nn
 
 from leporello.analysis.flow import GradientFlow, gradient_flow
-from leporello.cli.columns import duration
 from leporello.cli.console import progress_bar, say, warn
 from leporello.errors import LeporelloError
 from leporello.language.beside import models_beside
@@ -34,6 +33,7 @@ from leporello.language.report import Flow, write_report
 from leporello.language.scoring import at_rest
 from leporello.language.showing import Bar, Lines, Nothing, View
 from leporello.language.training import Training
+from leporello.text_table import format_long_time
 
 FLOW_STEPS = 100  # length of the windows over which gradients are measured
 FLOW_ROWS = 8  # number of windows
@@ -92,7 +92,7 @@ def conclusion(training: Training, rows: list[Row]) -> str:
     """Why the training ended, its perplexity in a table with other models, and the commands to go on with."""
     progress, run = training.progress, training.run
     why = progress.ended or "interrupted, and saved"
-    lines = [f"stopped: {why}, {progress.update:,} updates, {duration(progress.seconds)}"]
+    lines = [f"stopped: {why}, {progress.update:,} updates, {format_long_time(progress.seconds)}"]
     if progress.best is not None:
         lines += ["", as_text([*rows, _network_row(training, progress.best)]), ""]
     if run is not None and progress.ended is None:

@@ -10,6 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from leporello.draw.picture import Name, Picture, Spot
+from leporello.text_table import is_wide
 
 FONT_SIZE = 16.0  # of a name
 SMALL_FONT_SIZE = 11.0  # of its index and its time
@@ -43,16 +44,6 @@ def _letter_width(letter: str) -> float:
     if is_wide(letter):
         return 1.05
     return _WIDTH_OF_LETTER.get(letter, 0.82 if letter.isupper() else 0.65 if letter.isascii() else 0.70)
-
-
-def is_wide(letter: str) -> bool:
-    """Whether a letter takes two columns of a terminal."""
-    return unicodedata.east_asian_width(letter) in ("W", "F")
-
-
-def terminal_width(text: str) -> int:
-    """Columns of a terminal that a text takes."""
-    return sum(0 if unicodedata.combining(letter) else 2 if is_wide(letter) else 1 for letter in text)
 
 
 def name_width(name: Name) -> float:

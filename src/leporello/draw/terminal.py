@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from leporello.draw.picture import Picture
 from leporello.draw.picture_layout import PlacedSpot, RoutedLine, layout_picture
-from leporello.draw.sizes import terminal_width
 from leporello.draw.terminal_grid import GridPoint, TerminalGrid, half_height, one_line_name
+from leporello.text_table import display_width
 
 NORTH, EAST, SOUTH, WEST = 1, 2, 4, 8
 LINE_CHARACTERS = {
@@ -101,7 +101,7 @@ class _TextPage:
         text = one_line_name(placed)
         for column in range(left, right + 1):
             self.characters[column, y] = " "
-        self._write(x - (terminal_width(text) - 1) // 2, y, text)
+        self._write(x - (display_width(text) - 1) // 2, y, text)
         if half_height(placed):
             horizontal, vertical = ("┄", "┆") if placed.spot.dashed else ("─", "│")
             for column in range(left + 1, right):
@@ -115,7 +115,7 @@ class _TextPage:
     def _write(self, x: int, y: int, text: str) -> None:
         """Write text to the right of a grid point."""
         for letter in text:
-            width = terminal_width(letter)
+            width = display_width(letter)
             if width:
                 self.characters[x, y] = letter
             if width == 2:
@@ -129,7 +129,7 @@ class _TextPage:
 
     def _draw_label(self, text: str, index: int) -> None:
         """Write a label into a horizontal part of its line that no other line shares, else beside the line."""
-        width = terminal_width(text)
+        width = display_width(text)
         *path, tip = [point for point in self.grid.paths[index] if point not in self.grid.occupied]
         alone = [point for point in path if self.lines[point] == {index} and self.characters[point] != "■"]
         for run in _horizontal_runs([point for point in alone if self.characters[point] == "─"]):
@@ -160,7 +160,7 @@ class _TextPage:
         lines = []
         for column, caption in self.layout.picture.captions.items():
             x = self.grid.x.position(self.layout.columns[column]) - left
-            lines.append(" " * max(0, x - terminal_width(caption) // 2) + caption)
+            lines.append(" " * max(0, x - display_width(caption) // 2) + caption)
         return lines
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine
 from leporello.draw.polylines import segments
-from leporello.draw.sizes import terminal_width
+from leporello.text_table import display_width
 
 GridPoint = tuple[int, int]  # column and row
 MERGE_DISTANCE = 1.5  # coordinates closer than that become one
@@ -111,7 +111,7 @@ def _half_width(placed: PlacedSpot) -> int:
     """Columns left and right of the centre of a spot, inside its border."""
     if placed.spot.shape == "point":
         return 0
-    return terminal_width(one_line_name(placed)) // 2 + (placed.spot.shape == "circle")
+    return display_width(one_line_name(placed)) // 2 + (placed.spot.shape == "circle")
 
 
 class TerminalGrid:
@@ -194,7 +194,7 @@ class TerminalGrid:
         """Reserve room for the arrowhead, squares and label of a line."""
         line_segments = segments(routed.points)
         source, target = self.layout.placed[routed.line.source], self.layout.placed[routed.line.target]
-        label_room = terminal_width(routed.line.label) + 2 if routed.line.label else 0
+        label_room = display_width(routed.line.label) + 2 if routed.line.label else 0
         (a, b) = line_segments[-1]
         if abs(a[1] - b[1]) < 0.01:  # arrives from the side
             start = self.half_width[source.spot.id] + 1 if len(line_segments) == 1 else 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leporello.cli.runs import COLUMN_NAMES
+from leporello.cli.runs import HEADINGS
 from leporello.language.run import Run
 from tests.cli.invoke import drawn, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
@@ -33,7 +33,7 @@ def shelf(tiny: Run) -> Path:
 
 def test_runs_are_listed_the_best_first_and_damaged_ones_with_what_is_wrong(shelf: Path) -> None:
     head, *rows = drawn("runs", shelf).splitlines()
-    assert head.split() == COLUMN_NAMES
+    assert head.split() == HEADINGS
     assert [row.split()[0] for row in rows] == ["deep/two", "one", "cut"]
     assert rows[0].split()[1:6] == ["shells.txt", "gru", "9", "2", "52"]
     assert " 1.600 " in rows[0]

@@ -28,7 +28,7 @@ def compare(
     run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     plot: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Draw curves into FILE.png or .svg; may be given twice."),
+        typer.Option(metavar="FILE", readable=False, help="Draw curves into FILE.png or .svg; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object instead.")] = False,
 ) -> None:
@@ -36,11 +36,9 @@ def compare(
     files = plot_files(plot)
     summaries = [summary_of(Run.open(path)) for path in run]
     names = _names(run)
+    curves = {name: one.metrics for name, one in zip(names, summaries, strict=True)}
     for file, path in files.items():
-        write(
-            path,
-            PLOT_WRITERS[file.suffix.lower()]({name: one.metrics for name, one in zip(names, summaries, strict=True)}),
-        )
+        write(path, PLOT_WRITERS[file.suffix.lower()](curves))
     changed = differences([one.config for one in summaries])
     if as_json:
         print(json.dumps({"runs": [record(one) for one in summaries], "different": changed}))

@@ -1,4 +1,4 @@
-"""Terminal output of commands: text, drawings cut at the terminal's width, errors, progress bars, formatted numbers."""
+"""Terminal output of commands: text, drawings cut at the terminal's width, errors and progress bars."""
 
 from __future__ import annotations
 

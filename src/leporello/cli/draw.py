@@ -11,7 +11,7 @@ import typer
 from torch import nn
 
 from leporello.cli.console import say, show
-from leporello.cli.network_spec import BuiltNetwork, build_network
+from leporello.cli.network_spec import BuiltNetwork, CellArgument, InputOption, build_network
 from leporello.cli.output_files import writable, write
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
@@ -44,9 +44,7 @@ class Detail(StrEnum):
 
 
 def draw(
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
-    ],
+    cell: CellArgument,
     unfold: Annotated[int | None, typer.Option(metavar="N", help="Unfold it over N steps.")] = None,
     detail: Annotated[
         Detail,
@@ -64,9 +62,7 @@ def draw(
     animate: Annotated[
         bool, typer.Option("--animate", help="Let it fold open, over 3 steps or N; into an SVG file.")
     ] = False,
-    input: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
-    ] = None,
+    input: InputOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", readable=False, help="Write FILE.svg, .png, .dot or .mmd; else to the terminal."),
@@ -104,11 +100,8 @@ def _check_options(
         raise ArgumentError(
             "--animate writes an SVG file: nothing else moves.", came=out, tries="--animate --out picture.svg"
         )
-    for option, is_set in (
-        ("--stages", stages),
-        ("--whole", whole),
-        (f"--detail {detail.value}", detail != "textbook"),
-    ):
+    excluded = {"--stages": stages, "--whole": whole, f"--detail {detail.value}": detail != "textbook"}
+    for option, is_set in excluded.items():
         if is_set:
             raise ArgumentError(
                 f"{option} and --animate do not go together.", expected="the textbook's view of a few steps"
@@ -142,9 +135,8 @@ def _check_loss(loop: Loop, name: str) -> None:
 def _make_picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
     if unfold is not None:
         view = diagram(loop, detail.value, is_unfolded=True)
-        return strip_picture(
-            loop.name, view, unfold, backward=backward, whole=whole
-        )  # the same picture as that of loop.unfold
+        # The same picture as loop.unfold(n).picture(), without unfolding the loop.
+        return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)
     return loop.split().picture(detail.value) if stages else loop.picture(detail.value)
 
 

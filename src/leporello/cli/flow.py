@@ -12,24 +12,27 @@ import typer
 
 from leporello.analysis.flow import gradient_flow
 from leporello.analysis.trend import left_of
-from leporello.cli.network_spec import build_random_call, mean_square
+from leporello.cli.network_spec import (
+    BatchOption,
+    CellArgument,
+    InputOption,
+    LengthOption,
+    build_random_call,
+    mean_square,
+)
 from leporello.cli.output_files import plot_files, print_measurement
 from leporello.specs.user_code import reporting_user_errors
 
 
 def flow(
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
-    ],
-    length: Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")] = 50,
-    batch: Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")] = 16,
+    cell: CellArgument,
+    length: LengthOption = 50,
+    batch: BatchOption = 16,
     seed: Annotated[int, typer.Option(metavar="S", help="Of the parameters and the inputs.")] = 0,
-    input: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
-    ] = None,
+    input: InputOption = None,
     plot: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be given twice."),
+        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object instead.")] = False,
 ) -> None:

@@ -12,7 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from leporello.analysis.methods import Measured, bias_and_variance
-from leporello.cli.network_spec import build_random_call, mean_square
+from leporello.cli.network_spec import (
+    BatchOption,
+    CellArgument,
+    EngineOption,
+    InputOption,
+    LengthOption,
+    build_random_call,
+    mean_square,
+)
 from leporello.cli.output_files import plot_files, print_measurement
 from leporello.errors import ArgumentError
 from leporello.specs.method_spec import parse_methods
@@ -22,9 +30,7 @@ DEFAULT_METHODS = "full,checkpointed,truncated:10,random:0.9"
 
 
 def methods(
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
-    ],
+    cell: CellArgument,
     names: Annotated[
         str,
         typer.Option(
@@ -34,18 +40,14 @@ def methods(
         ),
     ] = DEFAULT_METHODS,
     draws: Annotated[int, typer.Option(metavar="N", help="Gradients of each method that is random.")] = 100,
-    length: Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")] = 50,
-    batch: Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")] = 16,
+    length: LengthOption = 50,
+    batch: BatchOption = 16,
     seed: Annotated[int, typer.Option(metavar="S", help="Of the parameters, the inputs and the methods.")] = 0,
-    engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="auto, cpu, stepwise or reference; auto if not told.")
-    ] = None,
-    input: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
-    ] = None,
+    engine: EngineOption = None,
+    input: InputOption = None,
     plot: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be given twice."),
+        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object instead.")] = False,
 ) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, MissingState
@@ -23,6 +24,19 @@ from leporello.specs.cell_spec import CellSpec, parse_cells
 from leporello.specs.user_code import INPUT_HINT
 
 NETWORKS = (Recurrent, Summary, Bidirectional, Layers)
+
+# Arguments and options that several commands have.
+CellArgument = Annotated[
+    str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
+]
+InputOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
+]
+EngineOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="auto, cpu, stepwise or reference; auto by default.")
+]
+LengthOption = Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")]
+BatchOption = Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")]
 
 
 @dataclass(frozen=True)

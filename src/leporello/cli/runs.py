@@ -20,19 +20,7 @@ from leporello.text_table import format_long_time, format_optional, plain_table
 
 MAX_DEPTH = 4  # levels of folders that are searched
 RUN_FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is a run
-COLUMN_NAMES = [
-    "run",
-    "text",
-    "cell",
-    "hidden",
-    "epochs",
-    "updates",
-    "time",
-    "perplexity",
-    "bits/char",
-    "state",
-    "changed",
-]
+HEADINGS = ["run", "text", "cell", "hidden", "epochs", "updates", "time", "perplexity", "bits/char", "state", "changed"]
 SORT_KEYS = ("perplexity", "date")
 
 
@@ -53,7 +41,7 @@ def runs(
         print(json.dumps([*map(record, summaries), *broken], ensure_ascii=True))
         return
     if summaries:
-        show(plain_table([COLUMN_NAMES, *(_row(one, folder) for one in summaries)], left=(0, 1, 2, 9, 10)))
+        show(plain_table([HEADINGS, *(_row(one, folder) for one in summaries)], left=(0, 1, 2, 9, 10)))
     for run, error in damaged:
         problem = "; ".join([error.what.rstrip("."), *(f"{name} {value}" for name, value in error.details.items())])
         say(f"{_name(run, folder)}  damaged: {problem}")

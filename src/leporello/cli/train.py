@@ -82,7 +82,8 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; by itself one in runs/.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read options from a TOML file; those given here come first.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Read options from a TOML file; options set here take precedence."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead of a progress bar.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing while it runs.")] = False,

@@ -44,12 +44,12 @@ VANISHED = 0.01  # share of a gradient that no longer counts
 
 def run_training(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
     """Train until the end or a signal; show progress, and write the report."""
-    leads, over = training.ranks.leads, training.progress.ended is not None
-    talks = leads and not quiet and not as_json
+    leads, is_over = training.ranks.leads, training.progress.ended is not None
+    verbose = leads and not quiet and not as_json
     try:
-        if talks:
-            say(f"the run is over: {training.progress.ended}." if over else introduction(training))
-        rows = _other_models(training, talks and not over) if leads else []
+        if verbose:
+            say(f"the run is over: {training.progress.ended}." if is_over else introduction(training))
+        rows = _other_models(training, verbose and not is_over) if leads else []
         with stop_on_signal(training) as stopped, _view(training, rows, as_json=as_json, quiet=quiet) as view:
             for event in training.events():
                 view.show(event)
@@ -59,7 +59,7 @@ def run_training(training: Training, *, as_json: bool = False, quiet: bool = Fal
         if leads and training.run is not None:
             warn(f"broken off: leporello resume {training.run.path} goes on from the last checkpoint")
         raise typer.Exit(128 + signal.SIGINT) from None
-    if talks:
+    if verbose:
         say(conclusion(training, rows))
         if training.run is not None and plots_missing():
             warn(f"curve.svg needs matplotlib: {NEEDED}")
@@ -116,16 +116,17 @@ def _network_row(training: Training, loss: float) -> Row:
     )
 
 
-def _other_models(training: Training, talks: bool) -> list[Row]:
+def _other_models(training: Training, verbose: bool) -> list[Row]:
     """Count the models to compare with, and print their table."""
-    with progress_bar("n-grams", talks) as progress:
+    with progress_bar("n-grams", verbose) as progress:
         rows = models_beside(training.corpus, training.config.ngrams, training.run, progress)
-    if talks and rows:
+    if verbose and rows:
         say(f"\n{as_text(rows)}\n")
     return rows
 
 
 def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> View:
+    """What shows the events of the training: nothing, lines of JSON, or a progress bar."""
     if quiet or not training.ranks.leads:
         return Nothing()
     if as_json:
@@ -191,9 +192,8 @@ def _affordable_size(parameters: int, tokens: int) -> tuple[int, int]:
     """Steps and rows to measure: each loss goes back through every earlier step, so the work is quadratic in steps."""
     steps = min(FLOW_STEPS, tokens - 1)
     rows = max(1, min(FLOW_ROWS, (tokens - 1) // steps, int(FLOW_MULTIPLICATIONS / (parameters * steps**2))))
-    return max(
-        min(steps, MIN_FLOW_STEPS), min(steps, math.isqrt(int(FLOW_MULTIPLICATIONS / (parameters * rows))))
-    ), rows
+    affordable_steps = math.isqrt(int(FLOW_MULTIPLICATIONS / (parameters * rows)))
+    return max(min(steps, MIN_FLOW_STEPS), min(steps, affordable_steps)), rows
 
 
 def _windows(tokens: Tensor, steps: int, rows: int) -> tuple[Tensor, Tensor]:

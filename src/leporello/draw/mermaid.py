@@ -33,7 +33,6 @@ TINTS = (
     "fill:#d6e6f5,stroke-width:1px,color:#000",
     "fill:#e0e0e0,stroke-width:5px,color:#000",
 )
-TINTED_SHAPES = ("circle", "box", "operator")  # parameters stay grey, points black
 
 # Characters that are not escaped: letters, a space between words, brackets and commas, `t+1`, `(...)` and `from_x`.
 UNESCAPED = re.compile(r"[^\W_]|(?<=\S) (?=\S)|[(),]|(?<=[A-Za-z(])[-+]|(?<=[(.])\.|(?<=[^\W_])_(?=[^\W_])")

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from leporello.analysis.flow import gradient_flow
-from leporello.analysis.trend import left_of
+from leporello.analysis.gradient_flow import gradient_flow
+from leporello.analysis.trend import share_left
 from leporello.cli.network_spec import (
     BatchOption,
     CellArgument,
@@ -50,7 +50,7 @@ def flow(
         "rate": result.rate,
         "horizon": result.horizon,
         "left": result.left,
-        "leaves": {name: left_of(norms) for name, norms in result.leaves.items()},
+        "leaves": {name: share_left(norms) for name, norms in result.leaves.items()},
         "gains": result.gains,
     }
     print_measurement(lambda: f"{network.description}\n\n{result}", result, files, numbers if as_json else None)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.analysis.methods import Measured, bias_and_variance
+from leporello.analysis.bias_and_variance import Measured, bias_and_variance
 from leporello.cli.network_spec import (
     BatchOption,
     CellArgument,

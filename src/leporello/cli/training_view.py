@@ -19,7 +19,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from leporello.analysis.flow import GradientFlow, gradient_flow
+from leporello.analysis.gradient_flow import GradientFlow, gradient_flow
 from leporello.cli.console import progress_bar, say, warn
 from leporello.errors import LeporelloError
 from leporello.language.beside import models_beside

@@ -1,6 +1,6 @@
 """Figures and their axes, figures as files, and results that a notebook shows as a picture.
 
-Figures are made without pyplot: they have no window and are on no list of open figures.
+Figures are created without pyplot: they have no window and are on no list of open figures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`bias_and_variance`: the gradients of several methods beside the exact one, and what each costs.
 
-A method may be exact, cheap and wrong in the same way every time, or right on average and different every time. Known
-shortcoming: what is found holds for these parameters, inputs and this loss; a net that remembers longer suffers more.
+A method may be exact; or fast, and wrong in the same way every time; or right on average, and different every time.
+Known shortcoming: the result holds for these parameters, inputs and this loss; a net with a longer memory suffers more.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.asked import Asked
-from leporello.analysis.cost import peak_bytes
-from leporello.analysis.progress import watched
-from leporello.analysis.sampled import Sampled
+from leporello.analysis.gradient_samples import GradientProblem, GradientSamples
+from leporello.analysis.measured_cost import peak_bytes
+from leporello.analysis.progress_bar import with_progress_bar
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree
-from leporello.loop.step import place_of
 from leporello.modules.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, bar_chart, bar_chart_height, verdict_title
 from leporello.text_table import (
@@ -40,7 +38,7 @@ from leporello.text_table import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BY_CHANCE = 2.0  # standard errors within which a bias may be chance
+MAX_CHANCE_ERRORS = 2.0  # standard errors within which a bias may be chance
 COLUMNS = ("cosine", "bias", "std error", "variance", "draws", "time", "memory")
 
 
@@ -48,14 +46,14 @@ COLUMNS = ("cosine", "bias", "std error", "variance", "draws", "time", "memory")
 class Measured:
     """One method beside the exact gradient g; m is the mean of its draws, and sizes are relative to |g|.
 
-    name             as it was given
+    name             of the method, its repr by default
     method           the object
-    draws            how many were taken; 1 for a method without chance, whose draws are all the same
+    draws            how many were taken; 1 for a method that is not random, whose draws are all the same
     cosine           of the angle between m and g
     bias             |m - g| / |g|
-    standard_error   of the bias: sqrt(variance / draws), the distance that m has from its own mean by chance; 0 without
-    variance         the trace of the covariance of one draw, relative to |g| ** 2; 0 without chance
-    seconds          of one gradient, forward and back: the median, the first call left out
+    standard_error   of the bias: sqrt(variance / draws), the distance of m from its expectation; 0 if not random
+    variance         the trace of the covariance of one draw, relative to |g| ** 2; 0 if not random
+    seconds          of one gradient, forward and backward: the median without the first call
     bytes            at the peak of one gradient, beyond inputs, outputs and final state; None where nothing counts them
     rounding         a bias that the precision of the net explains
     """
@@ -79,16 +77,16 @@ class Measured:
     @property
     def is_biased(self) -> bool:
         """Whether its bias is more than chance and rounding explain."""
-        return not self.bias <= self.rounding + BY_CHANCE * self.standard_error
+        return not self.bias <= self.rounding + MAX_CHANCE_ERRORS * self.standard_error
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BiasAndVariance(Plottable):
     """The methods beside the exact gradient.
 
-    rows         one for each method, in the order they were given
+    rows         one for each method, in the order of the argument
     norm         |g|, of the exact gradient
-    parameters   how many numbers it has
+    parameters   how many numbers the gradient has
     """
 
     rows: tuple[Measured, ...]
@@ -99,30 +97,25 @@ class BiasAndVariance(Plottable):
 
     @property
     def verdict(self) -> str:
-        """What they say, in a sentence."""
-        right = [row.name for row in self.rows if not row.is_biased and not row.is_random]
-        average = [row for row in self.rows if not row.is_biased and row.is_random]
-        biased = [row.name for row in self.rows if row.is_biased]
-        said = []
-        if right:
-            said.append(f"{enumeration(right)} {'is' if len(right) == 1 else 'are'} exact")
-        if average:
-            names, draws = enumeration([row.name for row in average]), max(row.draws for row in average)
-            verb = "is" if len(average) == 1 else "are"
-            said.append(f"{names} {verb} right on average, as far as {draws:,} draws tell")
+        """The result in one sentence."""
+        exact = [row for row in self.rows if not row.is_biased and not row.is_random]
+        unbiased = [row for row in self.rows if not row.is_biased and row.is_random]
+        biased = [row for row in self.rows if row.is_biased]
+        parts = []
+        if exact:
+            parts.append(f"{_names_are(exact)} exact")
+        if unbiased:
+            draws = max(row.draws for row in unbiased)
+            parts.append(f"{_names_are(unbiased)} right on average, as far as {draws:,} draws tell")
         if biased:
-            said.append(f"{enumeration(biased)} {'is' if len(biased) == 1 else 'are'} biased")
-        return "; ".join(said)
+            parts.append(f"{_names_are(biased)} biased")
+        return "; ".join(parts)
 
     def __str__(self) -> str:
-        table = plain_table([("", *COLUMNS), *self._cells], indent=2)
+        table = plain_table([("", *COLUMNS), *map(_cells, self.rows)], indent=2)
         return f"{self.verdict}.\n{table}\n  {self._note}"
 
     __repr__ = __str__
-
-    @property
-    def _cells(self) -> list[list[str]]:
-        return [[row.name, *_cells(row)] for row in self.rows]
 
     @property
     def _note(self) -> str:
@@ -130,11 +123,11 @@ class BiasAndVariance(Plottable):
         return f"bias and variance relative to the exact gradient of {format_count(self.parameters, 'number')}; {where}"
 
     def _repr_html_(self) -> str:
-        """The table, and the picture where matplotlib is there."""
+        """The table as a notebook shows it, and the picture below it where matplotlib is installed."""
         verdict = self.verdict[:1].upper() + self.verdict[1:]
         parts = [
             f"<p>{html.escape(verdict)}.</p>",
-            html_table(("", *COLUMNS), self._cells),
+            html_table(("", *COLUMNS), list(map(_cells, self.rows))),
             f"<p><small>{html.escape(self._note)}</small></p>",
         ]
         picture = self._repr_png_()
@@ -155,8 +148,8 @@ class BiasAndVariance(Plottable):
         deviations = [math.sqrt(row.variance) for row in self.rows]
         bar_chart(scatter, None, deviations, format_share, "Scatter of one draw", relative)
         bar_chart(time, None, [row.seconds for row in self.rows], format_short_time, "Time", "of one gradient")
-        bytes_there = [math.nan if row.bytes is None else float(row.bytes) for row in self.rows]
-        bar_chart(memory, None, bytes_there, format_bytes, "Memory", "at the peak, beyond the outputs")
+        peaks = [math.nan if row.bytes is None else float(row.bytes) for row in self.rows]
+        bar_chart(memory, None, peaks, format_bytes, "Memory", "at the peak, beyond the outputs")
         if ax is None:
             verdict_title(figure, self.verdict, 118)
         return figure
@@ -185,9 +178,9 @@ def bias_and_variance(
             cosine, bias = (m . g) / (|m| |g|), |m - g| / |g|
 
     methods   gradient methods, or a name for each: {"windows": lp.Truncated(35)}
-    draws     gradients of each method that differ; of one without chance a few, to see that they are the same
+    draws     gradients of each random method; of one that is not random a few, to see that they are the same
     loss      loss(output) or, with targets, loss(output, target): (rows, ...) in, a number per row out, where rows are
-              all steps of all rows; torch's losses are told not to reduce. The mean over them is differentiated
+              all steps of all rows; torch's losses are switched to reduction="none". Their mean is differentiated
     targets   (length, batch, ...): what the loss compares with
     forcing   as in a call: the targets are then fed back to the net too; without it they are not
     seed      of what the methods draw; random numbers of the cell are drawn once, and are the same for all
@@ -195,48 +188,50 @@ def bias_and_variance(
 
     The exact gradient is computed in float64, those of the methods in the net's dtype and by its engine. The standard
     error of a bias is sqrt(variance / draws): so large is |m - g| on average where a method is right on average, and a
-    bias of that size is none. A method without chance has none, and one draw suffices: it is one that asks torch for no
-    random numbers and gives the same numbers again.
+    bias of that size is none. A method is not random if it uses no random numbers of torch and returns the same
+    gradient again; it has no standard error, and counts as one draw.
 
     >>> net = lp.Recurrent(lp.Elman(2, 8, 1))
-    >>> found = bias_and_variance(net, torch.randn(20, 3, 2), lambda output: output.square().sum(-1),
-    ...                           [lp.Full(), lp.Truncated(5), lp.RandomTruncated(0.9)], draws=30)
-    >>> [row.is_biased for row in found.rows], [row.draws for row in found.rows]
+    >>> result = bias_and_variance(net, torch.randn(20, 3, 2), lambda output: output.square().sum(-1),
+    ...                            [lp.Full(), lp.Truncated(5), lp.RandomTruncated(0.9)], draws=30)
+    >>> [row.is_biased for row in result.rows], [row.draws for row in result.rows]
     ([False, True, False], [1, 1, 30])
     """
-    named = _named(methods)
+    named = _named_methods(methods)
     if not isinstance(draws, int) or isinstance(draws, bool) or draws < 2:
         raise ArgumentError(
             "the argument 'draws' is no number of draws.", came=repr(draws), expected="an integer, 2 or more"
         )
-    cuda = sorted({parameter.device.index or 0 for parameter in _on_gpu(net)})
-    with torch.random.fork_rng(devices=cuda):
+    with torch.random.fork_rng(devices=_cuda_devices(net)):
         torch.manual_seed(seed)
         call = {"forcing": forcing, "lengths": lengths, "resets": resets, "steps": steps}
-        asked = Asked.of(net, inputs, loss, state, targets=targets, **call)
-        exact = _exact(asked)
-        samples = {name: _sampled(asked, method, draws) for name, method in named.items()}
-        for name in watched(list(named) * draws, "gradients"):  # in turns: what slows the machine slows all
-            if not samples[name].over:
+        problem = GradientProblem.of(net, inputs, loss, state, targets=targets, **call)
+        exact = problem.exact_gradient()
+        samples = {name: _samples(problem, method, draws) for name, method in named.items()}
+        for name in with_progress_bar(list(named) * draws, "gradients"):  # in turns: what slows the machine slows all
+            if not samples[name].is_complete:
                 samples[name].draw()
-        given = asked.bytes_given()
-        rows = tuple(_measured(name, named[name], sample, exact, asked, given) for name, sample in samples.items())
-    return BiasAndVariance(rows, exact.norm().item(), exact.numel(), asked.length, asked.batch)
+        result_bytes = problem.result_bytes()
+        rows = tuple(
+            _measured(name, named[name], method_samples, exact, problem, result_bytes)
+            for name, method_samples in samples.items()
+        )
+    return BiasAndVariance(rows, exact.norm().item(), exact.numel(), problem.length, problem.batch)
 
 
-def _named(methods: Any) -> dict[str, Method]:
-    """Names for the methods; each stands for one."""
-    listed = list(methods.items()) if isinstance(methods, Mapping) else None
-    if listed is None and isinstance(methods, Sequence) and not isinstance(methods, str):
-        listed = [(repr(method), method) for method in methods]
-    if not listed:
+def _named_methods(methods: Any) -> dict[str, Method]:
+    """The methods by name, checked: the names of a dict, or the repr of each of a list."""
+    pairs = list(methods.items()) if isinstance(methods, Mapping) else None
+    if pairs is None and isinstance(methods, Sequence) and not isinstance(methods, str):
+        pairs = [(repr(method), method) for method in methods]
+    if not pairs:
         raise ArgumentError(
             "the argument 'methods' holds no gradient methods.",
             came=repr(methods),
             expected="a list of them, or a dict with a name for each",
             tries="[lp.Truncated(35), lp.RandomTruncated(0.97)]",
         )
-    for name, method in listed:
+    for name, method in pairs:
         if not isinstance(method, Method) or not isinstance(name, str) or not name:
             raise ArgumentError(
                 "the argument 'methods' holds something that is no gradient method."
@@ -245,60 +240,59 @@ def _named(methods: Any) -> dict[str, Method]:
                 came=repr(method) if not isinstance(method, Method) else repr(name),
                 expected="objects such as lp.Truncated(35), a name for each if they are in a dict",
             )
-    if len(dict(listed)) < len(listed):
+    if len(dict(pairs)) < len(pairs):
         raise ArgumentError(
             "the argument 'methods' holds the same method twice.",
-            came=", ".join(name for name, _ in listed),
+            came=", ".join(name for name, _ in pairs),
             tries="a dict with another name for each",
         )
-    return dict(listed)
+    return dict(pairs)
 
 
-def _on_gpu(net: Any) -> list[Tensor]:
-    cell = net.cell if isinstance(net, Recurrent) else torch.nn.Module()
-    return [parameter for parameter in cell.parameters() if parameter.is_cuda]
+def _cuda_devices(net: Any) -> list[int]:
+    """The indices of the GPUs that hold parameters of the net; none where it is no network, which is checked later."""
+    parameters = net.cell.parameters() if isinstance(net, Recurrent) else ()
+    return sorted({parameter.device.index or 0 for parameter in parameters if parameter.is_cuda})
 
 
-def _exact(asked: Asked) -> Tensor:
-    found = asked.exact()
-    norm = found.norm().item()
-    if not 0 < norm < math.inf:
-        raise ArgumentError(
-            "the exact gradient is 0: there is nothing to compare with."
-            if norm == 0
-            else "the exact gradient is not finite: there is nothing to compare with.",
-            cell=place_of(asked.net.cell),
-            expected="a loss whose gradient with respect to the parameters is a finite one",
-        )
-    return found
+def _samples(problem: GradientProblem, method: Method, draws: int) -> GradientSamples:
+    return GradientSamples(lambda: problem.gradients(method), draws, problem.device)
 
 
-def _sampled(asked: Asked, method: Method, draws: int) -> Sampled:
-    return Sampled(lambda: asked.gradients(method), draws, asked.device)
+def _measured(
+    name: str, method: Method, samples: GradientSamples, exact: Tensor, problem: GradientProblem, result_bytes: int
+) -> Measured:
+    """The row of one method.
 
-
-def _measured(name: str, method: Method, sample: Sampled, exact: Tensor, asked: Asked, given: int) -> Measured:
+    result_bytes   of outputs and final state, which are no cost of the method
+    """
     norm = exact.norm().item()
-    mean, variance = sample.mean, sample.variance / norm**2
-    peak = peak_bytes(lambda: asked.gradients(method), asked.device)
+    mean, variance = samples.mean, samples.variance / norm**2
+    peak = peak_bytes(lambda: problem.gradients(method), problem.device)
     return Measured(
         name=name,
         method=method,
-        draws=sample.draws,
+        draws=samples.draws,
         cosine=(torch.dot(mean, exact) / (mean.norm() * norm)).clamp(-1, 1).item(),
         bias=((mean - exact).norm() / norm).item(),
-        standard_error=math.sqrt(variance / sample.draws),
+        standard_error=math.sqrt(variance / samples.draws),
         variance=variance,
-        seconds=sample.median_seconds,
-        bytes=None if peak is None else max(0, peak - given),
-        rounding=max(torch.finfo(parameter.dtype).eps for parameter in asked.parameters) ** (2 / 3),
+        seconds=samples.median_seconds,
+        bytes=None if peak is None else max(0, peak - result_bytes),
+        rounding=max(torch.finfo(parameter.dtype).eps for parameter in problem.parameters) ** (2 / 3),
     )
 
 
+def _names_are(rows: Sequence[Measured]) -> str:
+    """The names of the methods and the verb."""
+    return f"{enumeration([row.name for row in rows])} {'is' if len(rows) == 1 else 'are'}"
+
+
 def _cells(row: Measured) -> list[str]:
-    """What the table says of a method."""
+    """The cells of a method in the table: its name, then those of `COLUMNS`."""
     return [
-        _cosine(row.cosine),
+        row.name,
+        _format_cosine(row.cosine),
         format_share(row.bias),
         format_share(row.standard_error) if row.is_random else "",
         format_share(row.variance) if row.is_random else "",
@@ -308,6 +302,6 @@ def _cells(row: Measured) -> list[str]:
     ]
 
 
-def _cosine(value: float) -> str:
-    """With as many digits as tell it from 1."""
+def _format_cosine(value: float) -> str:
+    """A cosine with as many digits as tell it from 1."""
     return format_rate(value) if 0.01 <= value <= 1 else "-" if math.isnan(value) else f"{value:.2f}"

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from leporello.analysis import progress
-from leporello.analysis.progress import watched
+from leporello.analysis import progress_bar
+from leporello.analysis.progress_bar import with_progress_bar
 
 
 class Terminal(io.StringIO):
@@ -18,8 +18,8 @@ class Terminal(io.StringIO):
 
 def worked(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, patience: float) -> str:
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", patience)
-    assert list(watched([3, 1, 2], "gradients go back")) == [3, 1, 2]
+    monkeypatch.setattr(progress_bar, "PATIENCE_SECONDS", patience)
+    assert list(with_progress_bar([3, 1, 2], "gradients go back")) == [3, 1, 2]
     return stderr.getvalue()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.analysis import fixed_points, gradient_flow, jacobians, reach, terms
-from leporello.analysis.steps import Steps
+from leporello.analysis.step_by_step import StepByStepRun
 from tests.analysis.nets import example, normal, sizes, slow_flow
 
 
@@ -53,12 +53,14 @@ def test_a_state_of_a_matrix_complex_numbers_and_an_integer() -> None:
         outputs.append(output)
     for t in range(5):
         for k in range(t + 1):
-            found = torch.autograd.grad(turned(outputs[t]).sum(), states[k], retain_graph=True, materialize_grads=True)
-            assert abs(flow.norms[t, k] - sizes(found).mean()) < 1e-10
-            for own, gradient in zip(flow.leaves.values(), found, strict=True):
-                assert abs(own[t, k] - sizes([gradient]).mean()) < 1e-10
-    found = jacobians(net, inputs)
-    assert found.places == {"M": slice(0, 6), "z": slice(6, 10)}
+            gradients = torch.autograd.grad(
+                turned(outputs[t]).sum(), states[k], retain_graph=True, materialize_grads=True
+            )
+            assert abs(flow.norms[t, k] - sizes(gradients).mean()) < 1e-10
+            for norms, gradient in zip(flow.leaves.values(), gradients, strict=True):
+                assert abs(norms[t, k] - sizes([gradient]).mean()) < 1e-10
+    result = jacobians(net, inputs)
+    assert result.places == {"M": slice(0, 6), "z": slice(6, 10)}
     assert terms(net, inputs, 5, parameters=["W"]).error < 1e-12
     assert reach(net, inputs).sizes[4, 0] > 0
     assert len(fixed_points(net, normal(1, 3), starts=3)) == 1
@@ -101,8 +103,8 @@ def test_batch_first_holds_for_inputs_and_targets() -> None:
         return (output * target).sum(-1)
 
     wanted = gradient_flow(net, inputs, loss, targets=targets)
-    found = gradient_flow(turned_net, inputs.transpose(0, 1), loss, targets=targets.transpose(0, 1))
-    torch.testing.assert_close(found.norms, wanted.norms)
+    result = gradient_flow(turned_net, inputs.transpose(0, 1), loss, targets=targets.transpose(0, 1))
+    torch.testing.assert_close(result.norms, wanted.norms)
     torch.testing.assert_close(reach(turned_net, inputs.transpose(0, 1)).sizes, reach(net, inputs).sizes)
 
 
@@ -130,9 +132,9 @@ def test_random_numbers_are_drawn_once_and_can_be_given() -> None:
 
 
 def test_one_row_of_the_steps_is_that_row() -> None:
-    steps = Steps.of(example("ZoneoutLSTM"), normal(4, 3, 3), lengths=[4, 2, 3])
+    steps = StepByStepRun.of(example("ZoneoutLSTM"), normal(4, 3, 3), lengths=[4, 2, 3])
     one = steps.row(1)
     torch.testing.assert_close(one.states, steps.states[:, 1:2])
     for time in range(4):
-        for found, whole in zip(one.step(time), steps.step(time), strict=True):
-            torch.testing.assert_close(found, whole[1:2])
+        for result, whole in zip(one.step(time), steps.step(time), strict=True):
+            torch.testing.assert_close(result, whole[1:2])

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import leporello as lp
-from leporello.analysis import BiasAndVariance, bias_and_variance, cost
-from leporello.analysis.cost import peak_bytes
-from leporello.analysis.sampled import TIMED, Sampled
+from leporello.analysis import BiasAndVariance, bias_and_variance, measured_cost
+from leporello.analysis.gradient_samples import TIMED_DRAWS, GradientSamples
+from leporello.analysis.measured_cost import peak_bytes
 from leporello.engine import memory
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
@@ -40,8 +40,8 @@ def remembering(size: int = 5) -> lp.Recurrent:
 
 def by_hand(net: lp.Recurrent, inputs: Tensor, method: Method) -> Tensor:
     outputs, _ = net(inputs, gradient=method)
-    found = torch.autograd.grad(square(outputs).mean(), list(net.cell.parameters()))
-    return torch.cat([gradient.reshape(-1).double() for gradient in found])
+    gradients = torch.autograd.grad(square(outputs).mean(), list(net.cell.parameters()))
+    return torch.cat([gradient.reshape(-1).double() for gradient in gradients])
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,26 @@ class _Scaled(torch.autograd.Function):
 
 
 def test_exact_methods_are_exact_and_say_so() -> None:
-    found = bias_and_variance(remembering(), normal(9, 2, 3), square, [lp.Full(), lp.Checkpointed()], 3)
-    for row in found.rows:
+    result = bias_and_variance(remembering(), normal(9, 2, 3), square, [lp.Full(), lp.Checkpointed()], 3)
+    for row in result.rows:
         assert row.bias < 1e-12
         assert (row.draws, row.standard_error, row.variance, row.is_biased) == (1, 0, 0, False)
         assert row.cosine == pytest.approx(1)
-    assert found.verdict == "Full() and Checkpointed() are exact"
+    assert result.verdict == "Full() and Checkpointed() are exact"
 
 
 def test_the_bias_of_a_truncated_gradient_is_its_distance_from_the_exact_one() -> None:
     net, inputs, method = remembering(), normal(9, 2, 3), lp.Truncated(2)
-    found = bias_and_variance(net, inputs, square, [method], 3)
+    result = bias_and_variance(net, inputs, square, [method], 3)
     exact, cut = by_hand(net, inputs, lp.Full()), by_hand(net, inputs, method)
-    (row,) = found.rows
+    (row,) = result.rows
     assert row.bias == pytest.approx(((cut - exact).norm() / exact.norm()).item(), rel=1e-9)
     assert row.cosine == pytest.approx((cut @ exact / cut.norm() / exact.norm()).item(), rel=1e-9)
-    assert found.norm == pytest.approx(exact.norm().item(), rel=1e-9)
-    assert found.parameters == len(exact)
+    assert result.norm == pytest.approx(exact.norm().item(), rel=1e-9)
+    assert result.parameters == len(exact)
     assert row.is_biased
     assert row.draws == 1
-    assert found.verdict == "Truncated(steps=2) is biased"
+    assert result.verdict == "Truncated(steps=2) is biased"
 
 
 def test_the_moments_of_a_random_method_are_those_of_its_draws() -> None:
@@ -111,10 +111,10 @@ def test_a_known_variance_is_found() -> None:
 
 def test_a_random_method_is_told_from_a_biased_one() -> None:
     methods = {"cut": lp.Truncated(2), "by chance": lp.RandomTruncated(0.8)}
-    found = bias_and_variance(remembering(), normal(20, 4, 3), square, methods, 200)
-    assert [row.name for row in found.rows] == ["cut", "by chance"]
-    assert [row.is_biased for row in found.rows] == [True, False]
-    assert found.verdict == "by chance is right on average, as far as 200 draws tell; cut is biased"
+    result = bias_and_variance(remembering(), normal(20, 4, 3), square, methods, 200)
+    assert [row.name for row in result.rows] == ["cut", "by chance"]
+    assert [row.is_biased for row in result.rows] == [True, False]
+    assert result.verdict == "by chance is right on average, as far as 200 draws tell; cut is biased"
 
 
 def test_a_random_method_that_happens_to_draw_the_same_twice_is_random_all_the_same() -> None:
@@ -143,9 +143,9 @@ def test_the_caller_s_net_is_left_alone() -> None:
 
 def test_random_numbers_of_the_cell_are_the_same_for_all() -> None:
     net = example("ZoneoutLSTM", train=True)
-    found = bias_and_variance(net, normal(9, 3, 3), square, [lp.Full(), lp.Checkpointed(3)], 3)
-    assert [row.draws for row in found.rows] == [1, 1]
-    assert max(row.bias for row in found.rows) < 1e-9
+    result = bias_and_variance(net, normal(9, 3, 3), square, [lp.Full(), lp.Checkpointed(3)], 3)
+    assert [row.draws for row in result.rows] == [1, 1]
+    assert max(row.bias for row in result.rows) < 1e-9
 
 
 def test_a_learned_initial_state_is_among_the_parameters() -> None:
@@ -183,9 +183,9 @@ CALLS: dict[str, Callable[[], tuple[lp.Recurrent, dict[str, Any]]]] = {
 def test_every_form_of_a_call_is_exact_by_an_exact_method(name: str) -> None:
     net, arguments = CALLS[name]()
     inputs = arguments.pop("inputs")
-    found = bias_and_variance(net, inputs, square, [lp.Full()], 2, **arguments)
-    assert not found.rows[0].is_biased
-    assert found.rows[0].bias < (1e-12 if name != "batch first" else 1e-5)
+    result = bias_and_variance(net, inputs, square, [lp.Full()], 2, **arguments)
+    assert not result.rows[0].is_biased
+    assert result.rows[0].bias < (1e-12 if name != "batch first" else 1e-5)
 
 
 def test_targets_are_compared_with_and_fed_back_only_where_forcing_says_so() -> None:
@@ -197,8 +197,8 @@ def test_targets_are_compared_with_and_fed_back_only_where_forcing_says_so() -> 
     assert max(forced.rows[0].bias, free.rows[0].bias) < 1e-12
     assert forced.norm != free.norm
     outputs = net(inputs)[0]
-    found = torch.autograd.grad(loss(outputs, targets), list(net.cell.parameters()))
-    assert free.norm == pytest.approx(torch.cat([one.flatten() for one in found]).norm().item(), rel=1e-9)
+    gradients = torch.autograd.grad(loss(outputs, targets), list(net.cell.parameters()))
+    assert free.norm == pytest.approx(torch.cat([gradient.flatten() for gradient in gradients]).norm().item(), rel=1e-9)
 
 
 def test_steps_past_the_end_of_a_row_do_not_count() -> None:
@@ -206,8 +206,10 @@ def test_steps_past_the_end_of_a_row_do_not_count() -> None:
     whole = bias_and_variance(net, inputs, square, [lp.Full()], 2, lengths=[7, 3])
     outputs = net(inputs, lengths=[7, 3])[0]
     loss = (square(outputs)[:, 0].sum() + square(outputs)[:3, 1].sum()) / 10
-    found = torch.autograd.grad(loss, list(net.cell.parameters()))
-    assert whole.norm == pytest.approx(torch.cat([one.flatten() for one in found]).norm().item(), rel=1e-9)
+    gradients = torch.autograd.grad(loss, list(net.cell.parameters()))
+    assert whole.norm == pytest.approx(
+        torch.cat([gradient.flatten() for gradient in gradients]).norm().item(), rel=1e-9
+    )
 
 
 def test_a_float32_net_is_compared_with_float64() -> None:
@@ -228,10 +230,10 @@ def test_checkpoints_take_less_memory_and_every_method_takes_time() -> None:
 
 def test_where_nothing_counts_memory_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.profiler, "kineto_available", lambda: False)
-    found = bias_and_variance(remembering(), normal(4, 2, 3), square, [lp.Full()], 2)
-    assert found.rows[0].bytes is None
-    assert "memory" in str(found)
-    assert found.plot()
+    result = bias_and_variance(remembering(), normal(4, 2, 3), square, [lp.Full()], 2)
+    assert result.rows[0].bytes is None
+    assert "memory" in str(result)
+    assert result.plot()
 
 
 def test_peak_bytes_are_counted_to_the_byte_and_reused_blocks_too() -> None:
@@ -254,9 +256,9 @@ def test_the_profiler_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_the_median_leaves_the_first_call_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0, 0.0, 1.0, 0.0, 3.0, 0.0, 2.0])
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(clock))
-    sample = Sampled(lambda: [torch.ones(2)], 4, CPU)
-    while not sample.over:
+    monkeypatch.setattr(measured_cost.time, "perf_counter", lambda: next(clock))
+    sample = GradientSamples(lambda: [torch.ones(2)], 4, CPU)
+    while not sample.is_complete:
         sample.draw()
     assert sample.median_seconds == 2
 
@@ -268,10 +270,10 @@ def test_a_method_without_chance_is_not_drawn_more_often_than_it_is_timed() -> N
         calls.append(0)
         return [torch.ones(2)]
 
-    sample = Sampled(compute, 10_000, CPU)
-    while not sample.over:
+    sample = GradientSamples(compute, 10_000, CPU)
+    while not sample.is_complete:
         sample.draw()
-    assert (len(calls), sample.draws) == (1 + TIMED, 1)
+    assert (len(calls), sample.draws) == (1 + TIMED_DRAWS, 1)
 
 
 # ---- how it shows itself
@@ -305,21 +307,21 @@ def test_a_notebook_gets_the_table_and_the_picture() -> None:
 
 
 def test_bars_stand_for_the_numbers() -> None:
-    found = measured()
-    figure = found.plot()
+    result = measured()
+    figure = result.plot()
     assert [axes.get_title() for axes in figure.axes] == ["Bias", "Scatter of one draw", "Time", "Memory"]
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["full", "windows", "chance"]
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [row.bias for row in found.rows]
-    assert [bar.get_width() ** 2 for bar in figure.axes[1].patches] == pytest.approx([r.variance for r in found.rows])
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [row.bias for row in result.rows]
+    assert [bar.get_width() ** 2 for bar in figure.axes[1].patches] == pytest.approx([r.variance for r in result.rows])
 
 
 def test_axes_may_be_given() -> None:
-    found, figure = measured(), Figure()
+    result, figure = measured(), Figure()
     ax = figure.subplots(1, 4)
-    assert found.plot(ax=ax) is figure
+    assert result.plot(ax=ax) is figure
     assert figure._suptitle is None
-    said(ArgumentError, lambda: found.plot(ax=ax[0]), "'ax' is not what this plot is drawn on", "4 matplotlib axes")
+    said(ArgumentError, lambda: result.plot(ax=ax[0]), "'ax' is not what this plot is drawn on", "4 matplotlib axes")
 
 
 def test_a_gradient_that_overflows_is_told_and_drawn() -> None:
@@ -327,11 +329,11 @@ def test_a_gradient_that_overflows_is_told_and_drawn() -> None:
     class Broken(Shaky):
         deviation: float = math.inf
 
-    found = bias_and_variance(remembering(), normal(4, 1, 3), square, [lp.Full(), Broken()], 3)
-    assert found.rows[1].is_biased
-    assert "Broken" in found.verdict
-    assert str(found)
-    found.plot().savefig(io.BytesIO(), format="png")
+    result = bias_and_variance(remembering(), normal(4, 1, 3), square, [lp.Full(), Broken()], 3)
+    assert result.rows[1].is_biased
+    assert "Broken" in result.verdict
+    assert str(result)
+    result.plot().savefig(io.BytesIO(), format="png")
 
 
 # ---- refusals

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.analysis import carried, gradient_flow
-from leporello.analysis.steps import Steps
+from leporello.analysis import gradient_flow, sweeps
+from leporello.analysis.step_by_step import StepByStepRun
 from tests.analysis.nets import RADII, WITH_STATE, elman, example, linear, normal, orthogonal, slow_flow
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}  # float64; norms of order 1
@@ -28,8 +28,8 @@ def test_norms_are_those_of_one_autograd_call_per_loss_and_state(name: str) -> N
     whole, leaves = slow_flow(net, inputs, square, draws)
     torch.testing.assert_close(flow.norms, whole, **CLOSE)
     assert list(flow.leaves) == net.cell.state_names()
-    for found, wanted in zip(flow.leaves.values(), leaves, strict=True):
-        torch.testing.assert_close(found, wanted, **CLOSE)
+    for result, wanted in zip(flow.leaves.values(), leaves, strict=True):
+        torch.testing.assert_close(result, wanted, **CLOSE)
 
 
 @pytest.mark.parametrize("radius", RADII)
@@ -104,13 +104,13 @@ def test_each_leaf_of_the_state_is_told_of() -> None:
 
 def test_every_step_is_taken_once_in_the_sweep_back(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    step = Steps.step
+    step = StepByStepRun.step
 
-    def counted(self: Steps, time: int, *args: object, **options: object) -> object:
+    def counted(self: StepByStepRun, time: int, *args: object, **options: object) -> object:
         taken.append(time)
         return step(self, time, *args, **options)
 
-    monkeypatch.setattr(Steps, "step", counted)
+    monkeypatch.setattr(StepByStepRun, "step", counted)
     gradient_flow(linear(orthogonal(4)), normal(63, 1, 3), square)
     assert taken == list(reversed(range(63)))
 
@@ -119,7 +119,7 @@ def test_losses_in_several_stretches_give_the_same(monkeypatch: pytest.MonkeyPat
     net, inputs = example("GRU"), normal(7, 3, 3)
     whole = gradient_flow(net, inputs, square)
     for rows in (1, 6, 20):
-        monkeypatch.setattr(carried, "MOST_ROWS", rows)
+        monkeypatch.setattr(sweeps, "MAX_ROWS_AT_ONCE", rows)
         torch.testing.assert_close(gradient_flow(net, inputs, square).norms, whole.norms, rtol=1e-12, atol=0)
 
 

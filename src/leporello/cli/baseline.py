@@ -13,18 +13,17 @@ import typer
 from leporello.cli.console import progress_bar, say, warn
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
-from leporello.language.corpus import Corpus
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.ngrams.baseline import Row, as_dicts, as_text
 from leporello.language.ngrams.baseline import baseline as ngram_rows
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_dicts, as_text
-from leporello.language.perplexity import perplexity_of
-from leporello.language.report import row_of
-from leporello.language.run import Run
-from leporello.language.starting import encoded, kept
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.markdown_report import row_of
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.written import read_vocabulary
+from leporello.language.tokens.corpus import Corpus
+from leporello.language.tokens.vocabulary import read_vocabulary
+from leporello.language.training.start import corpus_of_run, encode_source
 
 
 @dataclass(frozen=True)
@@ -98,17 +97,17 @@ def _corpus(text: Sequence[str], options: dict[str, Any], compared: ComparedRun 
     """The tokens of a text, or of the run that is compared; a text is split and encoded as that run's."""
     if compared is None:
         config = config_of({"text": tuple(text), **options})
-        return encoded(config, source_of(config.text, config.encoding), None)
+        return encode_source(config, source_of(config.text, config.encoding), None)
     if not text and options:
         raise ArgumentError(
             f"--{next(iter(options)).replace('_', '-')} is for a text, and that of the run is taken as it is.",
             tries="the name of the text too",
         )
     if not text:
-        return kept(compared.run)
+        return corpus_of_run(compared.run)
     config = compared.summary.config.replaced({"text": tuple(text), **options})
     tokenizer = read_vocabulary(compared.run.vocabulary_file)
-    return encoded(config, source_of(config.text, config.encoding), None, tokenizer)
+    return encode_source(config, source_of(config.text, config.encoding), None, tokenizer)
 
 
 def _ngram_rows(corpus: Corpus, orders: Sequence[int], *, show_progress: bool) -> list[Row]:

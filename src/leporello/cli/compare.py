@@ -11,14 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
+from leporello.atomic_write import write_atomically
 from leporello.cli.console import say, show, warn
-from leporello.cli.output_files import plot_files, write
+from leporello.cli.output_files import plot_files
 from leporello.cli.runs import record
 from leporello.errors import ArgumentError
 from leporello.language.config import Config
-from leporello.language.curve import compare_png, compare_svg
-from leporello.language.run import Run
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.curves import compare_png, compare_svg
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run
 from leporello.text_table import format_long_time, format_optional, plain_table
 
 PLOT_WRITERS = {".svg": compare_svg, ".png": compare_png}
@@ -38,7 +39,7 @@ def compare(
     names = _names(run)
     curves = {name: one.metrics for name, one in zip(names, summaries, strict=True)}
     for file, path in files.items():
-        write(path, PLOT_WRITERS[file.suffix.lower()](curves))
+        write_atomically(path, PLOT_WRITERS[file.suffix.lower()](curves))
     changed = differences([one.config for one in summaries])
     if as_json:
         print(json.dumps({"runs": [record(one) for one in summaries], "different": changed}))

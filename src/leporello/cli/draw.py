@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
+from leporello.atomic_write import write_atomically
 from leporello.cli.console import say, show
 from leporello.cli.network_spec import BuiltNetwork, CellArgument, InputOption, build_network
-from leporello.cli.output_files import writable, write
+from leporello.cli.output_files import writable
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
@@ -79,7 +80,7 @@ def draw(
         contents = animation(loop.name, diagram(loop, "textbook"), unfold or ANIMATED_STEPS).encode()
     else:
         contents = FILE_WRITERS[out.suffix.lower()](_make_picture(loop, unfold, detail, backward, stages, whole))
-    write(path, contents)
+    write_atomically(path, contents)
     say(f"wrote {out}")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from leporello.cli.console import say
 from leporello.cli.text_input import Encoding, read_text
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 
 
 def evaluate(

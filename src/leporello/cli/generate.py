@@ -11,7 +11,7 @@ import typer
 
 from leporello.cli.console import encodable, warn
 from leporello.cli.text_input import list_unknown
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 
 
 def generate(

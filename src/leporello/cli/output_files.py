@@ -1,4 +1,4 @@
-"""Files that commands write: checked before the work is done, written whole or not at all."""
+"""Files that commands write: whether they can be written, checked before the work is done; plots of measurements."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import io
 import json
 import math
 import os
-import secrets
 import shlex
-import shutil
 from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from leporello.atomic_write import write_atomically
 from leporello.cli.console import say, warn
 from leporello.errors import ArgumentError, LeporelloError
 
@@ -56,23 +55,6 @@ def _check_place(path: Path) -> None:
         raise ArgumentError("this file may not be written.", came=path, tries="another name or folder")
 
 
-def write(path: Path, contents: bytes) -> None:
-    """Write a temporary file in the same folder, then rename it: the old file stays until the new one is complete."""
-    temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")  # short: names of files have a greatest length
-    try:
-        with temporary.open("xb") as handle:
-            handle.write(contents)
-            handle.flush()
-            os.fsync(handle.fileno())
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise LeporelloError("the file could not be written.", file=path, says=error.strerror or error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def plot_files(files: Sequence[Path] | None) -> dict[Path, Path]:
     """The plot files that were named, each with its real path; raises where one cannot be written."""
     if files and find_spec("matplotlib") is None:
@@ -92,7 +74,7 @@ def print_measurement(
         image = io.BytesIO()
         form = file.suffix.lower()[1:]
         result.plot().savefig(image, format=form, dpi=DOTS_PER_INCH, metadata={"Date": None} if form == "svg" else None)
-        write(path, image.getvalue())
+        write_atomically(path, image.getvalue())
     if numbers is not None:
         print(json.dumps(_plain(numbers), allow_nan=False))
     else:

@@ -14,8 +14,9 @@ import typer
 
 from leporello.cli.console import say, show
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.language.run import Run, finite
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.summary import Summary, summary_of
+from leporello.language.run.folder import Run
+from leporello.language.run.metrics import without_infinities
 from leporello.text_table import format_long_time, format_optional, plain_table
 
 MAX_DEPTH = 4  # levels of folders that are searched
@@ -66,7 +67,7 @@ def find_runs(folder: Path) -> tuple[list[Summary], list[tuple[Run, LeporelloErr
 def record(summary: Summary) -> dict[str, Any]:
     """A run as one JSON object."""
     best, last, corpus = summary.best or {}, summary.last, summary.corpus
-    return finite(
+    return without_infinities(
         {
             "run": str(summary.run.path),
             "text": summary.source,

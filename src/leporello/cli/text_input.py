@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from leporello.errors import ArgumentError
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 from leporello.language.text.normalise import normalised
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.tokenizer import InTexts, shown
+from leporello.language.tokens.text_tokens import TextTokenizer
+from leporello.language.tokens.tokenizer import visible_token
 
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
 
@@ -40,10 +41,10 @@ def read_text(names: Sequence[str], encoding: str, model: LanguageModel, unknown
 def list_unknown(model: LanguageModel, text: str) -> str:
     """The characters or words of a text that are outside the vocabulary, quoted, each once; empty if there are none."""
     tokenizer = model.tokenizer
-    if not isinstance(tokenizer, InTexts):
+    if not isinstance(tokenizer, TextTokenizer):
         return ""
     ids = tokenizer.encode(text).tolist()
     tokens = zip(tokenizer.split(text), ids, strict=True)
     unknown = dict.fromkeys(token for token, id in tokens if id == tokenizer.unknown)
     more = f" and {len(unknown) - MAX_UNKNOWN_LISTED:,} more" if len(unknown) > MAX_UNKNOWN_LISTED else ""
-    return ", ".join(f"'{shown(token)}'" for token in list(unknown)[:MAX_UNKNOWN_LISTED]) + more
+    return ", ".join(f"'{visible_token(token)}'" for token in list(unknown)[:MAX_UNKNOWN_LISTED]) + more

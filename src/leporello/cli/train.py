@@ -18,9 +18,8 @@ from rich.markup import escape
 
 from leporello.cli.training_view import run_training
 from leporello.errors import ArgumentError
-from leporello.language.config import Config, config_of
-from leporello.language.starting import resumed, started
-from leporello.language.toml import values_in
+from leporello.language.config import Config, config_of, values_in
+from leporello.language.training.start import resume_training, start_training
 
 RUNS_FOLDER = Path("runs")
 
@@ -99,7 +98,7 @@ def train(
         values["text"] = text
     chosen = config_of({**values, **options})
     chosen = chosen.replaced({"text": tuple(map(_absolute, chosen.text))})
-    run_training(started(chosen, None, out or _free_folder(chosen)), as_json=as_json, quiet=quiet)
+    run_training(start_training(chosen, None, out or _free_folder(chosen)), as_json=as_json, quiet=quiet)
 
 
 def _absolute(name: str) -> str:
@@ -128,4 +127,4 @@ def resume(
 
     Ctrl-C stops it again after the present update, with a checkpoint (exit code 130); a second one breaks it off.
     """
-    run_training(resumed(run), as_json=as_json, quiet=quiet)
+    run_training(resume_training(run), as_json=as_json, quiet=quiet)

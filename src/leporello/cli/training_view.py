@@ -22,17 +22,14 @@ from torch import Tensor, nn
 from leporello.analysis.gradient_flow import GradientFlow, gradient_flow
 from leporello.cli.console import progress_bar, say, warn
 from leporello.errors import LeporelloError
-from leporello.language.beside import models_beside
-from leporello.language.corpus import Corpus
-from leporello.language.ink import NEEDED, plots_missing
-from leporello.language.model import LanguageModel
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_text
-from leporello.language.progress import perplexity
-from leporello.language.report import Flow, write_report
-from leporello.language.scoring import at_rest
-from leporello.language.showing import Bar, Lines, Nothing, View
-from leporello.language.training import Training
+from leporello.language.model.language_model import LanguageModel, evaluation_mode
+from leporello.language.model.perplexity import perplexity_of_loss
+from leporello.language.ngrams.baseline import Row, as_text, corpus_baseline
+from leporello.language.report.markdown_report import Flow, write_report
+from leporello.language.tokens.corpus import Corpus
+from leporello.language.training.display import Display, JsonLines, NoDisplay, ProgressBar
+from leporello.language.training.loop import Training
+from leporello.plotting import INSTALL_HINT, matplotlib_missing
 from leporello.text_table import format_long_time
 
 FLOW_STEPS = 100  # length of the windows over which gradients are measured
@@ -44,7 +41,7 @@ VANISHED = 0.01  # share of a gradient that no longer counts
 
 def run_training(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
     """Train until the end or a signal; show progress, and write the report."""
-    leads, is_over = training.ranks.leads, training.progress.ended is not None
+    leads, is_over = training.ranks.is_main, training.progress.ended is not None
     verbose = leads and not quiet and not as_json
     try:
         if verbose:
@@ -61,8 +58,8 @@ def run_training(training: Training, *, as_json: bool = False, quiet: bool = Fal
         raise typer.Exit(128 + signal.SIGINT) from None
     if verbose:
         say(conclusion(training, rows))
-        if training.run is not None and plots_missing():
-            warn(f"curve.svg needs matplotlib: {NEEDED}")
+        if training.run is not None and matplotlib_missing():
+            warn(f"curve.svg needs matplotlib: {INSTALL_HINT}")
     training.leave()
     if training.interrupted and training.progress.ended is None:
         raise typer.Exit(128 + (stopped.by or signal.SIGINT))
@@ -109,7 +106,7 @@ def _network_row(training: Training, loss: float) -> Row:
     assert part is not None
     return Row(
         f"{config.cell} {config.hidden}",
-        perplexity(loss),
+        perplexity_of_loss(loss),
         loss / math.log(2) * (len(part.tokens) - 1) / (part.characters - part.first_characters),
         parameters=sum(value.numel() for value in training.net.parameters()),
         seconds=training.progress.seconds,
@@ -118,21 +115,22 @@ def _network_row(training: Training, loss: float) -> Row:
 
 def _other_models(training: Training, verbose: bool) -> list[Row]:
     """Count the models to compare with, and print their table."""
+    file = None if training.run is None else training.run.ngrams_file
     with progress_bar("n-grams", verbose) as progress:
-        rows = models_beside(training.corpus, training.config.ngrams, training.run, progress)
+        rows = corpus_baseline(training.corpus, training.config.ngrams, file, progress)
     if verbose and rows:
         say(f"\n{as_text(rows)}\n")
     return rows
 
 
-def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> View:
+def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> Display:
     """What shows the events of the training: nothing, lines of JSON, or a progress bar."""
-    if quiet or not training.ranks.leads:
-        return Nothing()
+    if quiet or not training.ranks.is_main:
+        return NoDisplay()
     if as_json:
-        return Lines()
+        return JsonLines()
     share = training.progress.share(training.config, training.batches.updates)
-    return Bar(training.config, [(row.name, row.perplexity) for row in rows], share)
+    return ProgressBar(training.config, [(row.name, row.perplexity) for row in rows], share)
 
 
 @dataclass
@@ -184,7 +182,7 @@ def measure_flow(model: LanguageModel, corpus: Corpus) -> GradientFlow:
     device = next(model.net.parameters()).device
     inputs, targets = inputs.to(device), targets.to(device)
     forcing = 1.0 if model.scorer().forced else None
-    with at_rest(model.net):
+    with evaluation_mode(model.net):
         return gradient_flow(model.net, inputs, nn.functional.cross_entropy, targets=targets, forcing=forcing)
 
 

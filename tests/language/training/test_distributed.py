@@ -46,7 +46,7 @@ def words(text: Path, out: Path) -> list[object]:
 
 
 def two(begin: Callable[..., Any], given: Any, folder: Path) -> list[Any]:
-    """Two processes, told who they are as torchrun tells it."""
+    """Two processes, with the environment variables that torchrun sets."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])

@@ -50,12 +50,13 @@ class Run:
             )
         if path.exists() and not path.is_dir():
             raise ArgumentError("--out is a file.", came=path, expected="a folder, or a new name")
+        config_text = toml_of(config)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArgumentError("the folder cannot be made.", came=path, says=error.strerror or error) from error
         run = cls(path)
-        write_atomically(run.config_file, toml_of(config))
+        write_atomically(run.config_file, config_text)
         return run
 
     def abandon(self, *, folder: bool) -> None:

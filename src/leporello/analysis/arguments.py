@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leporello.call.arguments import Call, understood
+from leporello.call.inputs import Words
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
-from leporello.modules.arguments import Call, understood
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.words import Words
+from leporello.nets.recurrent import Recurrent
 
 # ---- checks
 

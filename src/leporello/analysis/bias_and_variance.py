@@ -22,7 +22,7 @@ from leporello.analysis.progress_bar import with_progress_bar
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, bar_chart, bar_chart_height, verdict_title
 from leporello.text_table import (
     enumeration,

@@ -19,10 +19,10 @@ from leporello.analysis.jacobians import jacobian_at, sorted_eigenvalues
 from leporello.analysis.phase_portrait import plot_phase_portrait
 from leporello.analysis.progress_bar import with_progress_bar
 from leporello.analysis.step_by_step import StepByStepRun
+from leporello.call.initial_state import state_before
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, batch_of, described, leaves_of, rows
-from leporello.modules.beginning import state_before
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, verdict_title
 from leporello.text_table import format_count
 

@@ -24,9 +24,9 @@ from leporello.analysis.trend import (
     share_left,
     share_left_table,
 )
+from leporello.call.inputs import Words
 from leporello.loop.state import Tree, map_leaves
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.words import Words
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
 from leporello.rewrite.loss import unreduced
 from leporello.text_table import format_count

@@ -26,14 +26,14 @@ from leporello.analysis.arguments import (
     to_float64,
 )
 from leporello.analysis.measured_cost import timed
+from leporello.call.arguments import Call, understood
+from leporello.call.inputs import Words
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.loop.step import place_of
-from leporello.modules.arguments import Call, understood
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.words import Words
+from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.loss import unreduced
 
 TIMED_DRAWS = 7  # gradients of each method that are timed, random or not

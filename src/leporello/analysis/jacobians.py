@@ -15,7 +15,7 @@ from torch import Tensor
 from leporello.analysis.progress_bar import with_progress_bar
 from leporello.analysis.step_by_step import MAX_ROWS_AT_ONCE, StepByStepRun
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import (
     GREY,
     INK,

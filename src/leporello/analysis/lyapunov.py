@@ -18,7 +18,7 @@ from leporello.analysis.jacobians import jacobian_at
 from leporello.analysis.progress_bar import with_progress_bar
 from leporello.analysis.step_by_step import StepByStepRun
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import (
     INK,
     LINE_STYLES,

@@ -22,7 +22,7 @@ from leporello.analysis.trend import (
     share_left_table,
 )
 from leporello.loop.state import Tree
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
 from leporello.text_table import format_count
 

@@ -17,14 +17,15 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from leporello.analysis.arguments import call_in_float64
+from leporello.call.plan_cache import rewritten
+from leporello.call.values import values_of
 from leporello.errors import ArgumentError, RowsMeet
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree
 from leporello.loop.step import place_of
-from leporello.modules.planning import rewritten, values_of
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 MAX_ROWS_AT_ONCE = 2**14  # of one evaluation of a step: some ten megabytes for each value of 64 units
 

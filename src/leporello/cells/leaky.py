@@ -12,8 +12,7 @@ from leporello.cells.argument_checks import check_choice, check_sizes, is_number
 from leporello.cells.connectivity import balanced, constrained, mask_of, signs_of
 from leporello.cells.initialisation import constant, orthogonal, uniform
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
-from leporello.loop.naming import named
+from leporello.loop.cell import Cell, named
 
 NONLINEARITY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -21,10 +21,10 @@ from leporello.draw.png import png
 from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
-from leporello.loop.loop import Loop
-from leporello.loop.picture import animation, diagram, strip_picture
-from leporello.modules.fold import fold
+from leporello.nets.fold import fold
 from leporello.specs.user_code import reporting_user_errors
+from leporello.view.drawable import animation, diagram, strip_picture
+from leporello.view.folded_loop import FoldedLoop
 
 # Functions from a picture to the contents of a file, by the file's suffix.
 FILE_WRITERS: dict[str, Callable[[Picture], bytes]] = {
@@ -109,7 +109,7 @@ def _check_options(
             )
 
 
-def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> Loop:
+def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> FoldedLoop:
     """The loop of one step on zeros, with a loss or with teacher forcing."""
     arguments: dict[str, Any] = {"targets": network.zero_targets(1, 1)} if forced else {}
     if network.shape is None and not forced:
@@ -122,7 +122,7 @@ def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> Loop:
         return fold(network.net, network.zero_inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
 
 
-def _check_loss(loop: Loop, name: str) -> None:
+def _check_loss(loop: FoldedLoop, name: str) -> None:
     """Raise unless the loop has exactly one output, of floating-point numbers."""
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     if len(outputs) != 1 or not outputs[0].dtype.is_floating_point:
@@ -133,7 +133,9 @@ def _check_loss(loop: Loop, name: str) -> None:
         )
 
 
-def _make_picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
+def _make_picture(
+    loop: FoldedLoop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool
+) -> Picture:
     if unfold is not None:
         view = diagram(loop, detail.value, is_unfolded=True)
         # The same picture as loop.unfold(n).picture(), without unfolding the loop.

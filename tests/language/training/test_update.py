@@ -17,8 +17,7 @@ from leporello.language.training.update import (
     not_finite,
     refuse_not_finite,
 )
-from leporello.modules.finite import Origin, first_not_finite
-from leporello.modules.finite.origin import Where
+from leporello.nets.non_finite import Origin, Where, first_not_finite
 
 
 def test_a_finite_number_is_not_looked_into() -> None:

@@ -21,9 +21,8 @@ from leporello.language.run.folder import Run
 from leporello.language.text.normalise import normalised
 from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.vocabulary import read_vocabulary, write_vocabulary
-from leporello.modules.choosing import Choosing
-from leporello.modules.generating import generate
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.generate import Choosing, generate
+from leporello.nets.recurrent import Recurrent
 
 TOKENS_PER_PIECE = 256  # generated in one call, in some milliseconds
 TOKENS_PER_SCORING_CALL = 4096

@@ -18,8 +18,8 @@ from leporello.language.config import Config
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import take
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.stack import Stack
+from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Stack
 from leporello.specs.cell_lookup import DEFAULT_OPTIONS, built_in_class, imported_object
 from leporello.specs.cell_spec import CellSpec, parse_cells
 from leporello.specs.method_spec import parse_methods

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from leporello.atomic_write import write_atomically
 from leporello.errors import FileMismatch
 from leporello.loop.state import Tree, leaves_of
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 VERSION = 1
 METADATA_KEY = "leporello.run"

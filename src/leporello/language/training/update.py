@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from leporello.errors import NotFinite
 from leporello.language.config import Config
-from leporello.modules.finite import Origin, first_not_finite
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.non_finite import Origin, first_not_finite
+from leporello.nets.recurrent import Recurrent
 
 DEFAULT_RATES = {"adam": 0.005, "adamw": 0.005, "rmsprop": 0.005, "sgd": 1.0}
 LAST_COSINE_SHARE = 0.02  # of the rate, at the end of a cosine schedule

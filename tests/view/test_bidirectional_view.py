@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.draw.layout import layout
+from leporello.draw.picture_layout import layout_picture
 from tests.draw.geometry import faults
 
 INPUTS = torch.zeros(5, 2, 3)
@@ -77,9 +77,9 @@ def test_no_border_is_drawn_where_a_gradient_crosses() -> None:
 def test_nothing_lies_on_anything_else(name: str, detail: str) -> None:
     both = NETS[name]().fold(INPUTS)
     for picture in (both.picture(detail), both.unfold(3).picture(detail), both.unfold(9).picture(detail)):
-        assert faults(layout(picture)) == []
+        assert faults(layout_picture(picture)) == []
     if detail != "operators":
-        assert faults(layout(both.unfold(6).picture(detail, gradient=lp.Truncated(3)))) == []
+        assert faults(layout_picture(both.unfold(6).picture(detail, gradient=lp.Truncated(3)))) == []
 
 
 def test_it_shows_itself() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from leporello.draw.animate import animated
+from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture

@@ -20,14 +20,14 @@ from leporello.call.checks import checked_lengths, checked_mask
 from leporello.call.initial_state import fresh, initial_of
 from leporello.call.inputs import Words, home_of
 from leporello.call.values import Gathering, gathering, of_the_call, passing, times_of
-from leporello.engine import bridge
+from leporello.engine import autograd
 from leporello.engine.choice import Choice
-from leporello.engine.passing import ALL, Passing
 from leporello.engine.plan import Plan
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.errors import LeporelloError
-from leporello.gradient.carried import Carried
-from leporello.gradient.full import Full
+from leporello.gradient.forward_in_time import CarryingLoop
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.loop import Loop
@@ -68,9 +68,9 @@ class Warm:
         self.cell, self.plan, self.gradient, self.engine = cell, plan, gradient, engine
         self.watch = Watch(cell)
         self.trains = any(plan.wanted)
-        self.plain = bridge.call if choice.engine == "reference" else bridge.plain
+        self.plain = autograd.call if choice.engine == "reference" else autograd.plain
         own = choice.engine == "reference" or type(gradient).run is not Method.run
-        self.trained = gradient.run if own else bridge.trained
+        self.trained = gradient.run if own else autograd.trained
         self.detached = not gradient.crossing(1)[0]
         self.device = call.device
         self.sequence = call.sequences[0][0]
@@ -269,7 +269,7 @@ class KnownStep:
     """
 
     plan: Plan
-    carried: Carried
+    carried: CarryingLoop
     asked: str
     home: dict[str, Any]
     batch: int
@@ -280,7 +280,7 @@ class KnownStep:
     gather: Gathering
 
     @staticmethod
-    def of(cell: nn.Module, call: Call, plan: Plan, carried: Carried, asked: str, x: Tree) -> KnownStep:
+    def of(cell: nn.Module, call: Call, plan: Plan, carried: CarryingLoop, asked: str, x: Tree) -> KnownStep:
         names, learned = [name for name, _ in call.states], [leaf.requires_grad for _, leaf in call.states]
         home = home_of(cell, call.sequences, call.state)
         form, gather = _form(x, home["device"]), gathering(plan.loop, cell, names)

@@ -5,7 +5,7 @@ Knows the order of the rewrites and what must be the same for a plan to serve ag
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,9 +25,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import place_of
 from leporello.loop.trace import trace
-from leporello.rewrite.force import force
-from leporello.rewrite.mask import mask
-from leporello.rewrite.reset import reset
+from leporello.rewrite.pipeline import Context, PassRecord, Pipeline
 
 MOST = 64  # loops, and plans: an attribute that changes with every call must not fill the memory
 
@@ -58,8 +56,10 @@ class Planner:
         batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
         full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
         if full not in self.plans:
-            loop = rewritten(self.loop(cell, call, key), cell, call)
-            keep(self.plans, full, prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
+            pipeline = Pipeline(call_context(cell, call))
+            loop = pipeline.call(self.loop(cell, call, key))
+            wanted = _wanted(loop, call, needs)
+            keep(self.plans, full, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
         return self.plans[full]
 
     @under_cell_lock
@@ -110,14 +110,22 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
 
 
 def prepared(
-    loop: Loop, wanted: tuple[bool, ...], gradient: Method, asked: str, cell: nn.Module
+    loop: Loop,
+    wanted: tuple[bool, ...],
+    gradient: Method,
+    asked: str,
+    cell: nn.Module,
+    before: Sequence[PassRecord] = (),
 ) -> tuple[Plan, Choice]:
-    """A plan, once its engine has shown that it can run the loop both ways; where it cannot, auto tries the next."""
+    """A plan, once its engine has shown that it can run the Loop both ways; where it cannot, auto tries the next.
+
+    before   the passes that led to the Loop
+    """
     refused: list[tuple[str, str]] = []
     while True:
         choice = choose(asked, loop, refused)
-        plan = Plan(loop, wanted, gradient.backward, choice.engine)
-        if choice.engine == "reference":
+        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
+        if choice.target is None:
             return plan, choice
         try:
             gradient.prepare(plan)
@@ -137,16 +145,21 @@ def _asked(call: Call) -> Hashable:
     return (forced, restarts, call.lengths is not None)
 
 
-def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
-    """The loop with what the call asks of it: forcing, then resets, then lengths."""
+def call_context(cell: nn.Module, call: Call) -> Context:
+    """What the call asks of the pipeline: forcing, resets, lengths."""
+    forced = None
     if call.targets is not None:
         assert isinstance(cell, Cell)
-        loop = force(loop, str(cell.feedback_leaf()), always=call.coin is None)
+        forced = str(cell.feedback_leaf())
+    restarts = None
     if call.resets is not None:
-        loop = reset(loop, given=() if call.initial is None else [name for name, _ in call.states])
-    if call.lengths is not None:
-        loop = mask(loop)
-    return loop
+        restarts = () if call.initial is None else tuple(name for name, _ in call.states)
+    return Context(forced=forced, always=call.coin is None, restarts=restarts, lengths=call.lengths is not None)
+
+
+def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
+    """The Loop with what the call asks of it."""
+    return Pipeline(call_context(cell, call)).call(loop)
 
 
 def _needs(cell: nn.Module, call: Call) -> Hashable:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine import reference
-from leporello.engine.passing import ALL, Passing, spread
+from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import SPELLING, arguments, function_of
 from leporello.loop.loop import Loop
@@ -98,7 +98,7 @@ class Window:
 
     def alive(self, value: Tensor) -> Tensor:
         """A sequence (length, batch, ...) with zeros where rows have ended."""
-        return value if self.past is None else value.masked_fill(spread(self.past, value), 0)
+        return value if self.past is None else value.masked_fill(broadcast_mask(self.past, value), 0)
 
 
 def evaluated(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:

@@ -140,7 +140,7 @@ class Plan:
     wanted    for each input whether its gradient is asked for
     method    passes of the gradient method
     target    what runs it; None for the engine `reference`
-    made      what a gradient method has made of it, by keys of its own
+    method_cache   what a gradient method computes once for this plan, by keys of its own
     clipped   how often the last gradient that went back was clipped
     before    the passes that led to `loop`
     """
@@ -149,7 +149,7 @@ class Plan:
     wanted: tuple[bool, ...]
     method: tuple[Pass, ...] = ()
     target: Target | None = None
-    made: dict[Any, Any] = field(default_factory=dict)
+    method_cache: dict[Any, Any] = field(default_factory=dict)
     clipped: Clipped | None = None
     before: tuple[PassRecord, ...] = ()
 

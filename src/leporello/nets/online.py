@@ -26,7 +26,7 @@ from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.linearize import Key, arriving, key, total
+from leporello.rewrite.linearize import Key, gradient_port, total_port
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -98,11 +98,11 @@ class Online:
             outputs, after = in_trees(plan.loop, without_gradients(plan, values, 1, batch))
             output = each(lambda leaf: _watched(leaf.squeeze(0)), outputs)
             self.loss = self._judged(output, target)
-            given = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self._beside
+            given = {port.key: value for port, value in zip(plan.loop.inputs, values, strict=True)} | self._beside
             found = carried.run(given | _heard(plan, output), 1, batch)
             self._add(known, values, found)
         self.state, self._known = after, known
-        self._beside = {key(port): found[key(port)] for port in carried.states}
+        self._beside = {port.key: found[port.key] for port in carried.states}
         return detach(output)
 
     def reset(self, rows: Any = None) -> None:
@@ -169,7 +169,7 @@ class Online:
         """What is carried before the first step; later it must be what the network still asks for."""
         if self._known is None:
             self._beside = self.method.beginning(made.carried.linear, made.batch)
-        elif set(self._beside) != {key(port) for port in made.carried.states}:
+        elif set(self._beside) != {port.key for port in made.carried.states}:
             raise ArgumentError(
                 "the network asks for other gradients than at the steps before.",
                 came=", ".join(sorted(port.name for port in made.carried.states)) or "none",
@@ -196,7 +196,7 @@ class Online:
     def _add(self, known: KnownStep, values: Sequence[Tensor], found: dict[Key, Tensor]) -> None:
         """Gradients go to the parameters, by way of the initial state too."""
         ports = zip(known.plan.loop.inputs, values, known.plan.wanted, strict=True)
-        sources = [(port, value, found.get(key(total(port)))) for port, value, wanted in ports if wanted]
+        sources = [(port, value, found.get(total_port(port).key)) for port, value, wanted in ports if wanted]
         pairs = [(value, grad) for port, value, grad in sources if port.kind == "invariant" and grad is not None]
         if any(known.learned):
             begun = dict(zip(known.names, self._initial(known), strict=True))
@@ -221,7 +221,7 @@ def _heard(plan: Plan, output: Tree) -> dict[Key, Tensor]:
     for port, leaf in zip(ports, leaves, strict=True):
         if leaf.requires_grad:
             grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            found[key(arriving(port))] = grad.unsqueeze(0)
+            found[gradient_port(port).key] = grad.unsqueeze(0)
     return found
 
 

@@ -17,7 +17,7 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import vector_bytes
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
-from leporello.rewrite.skip_padding import is_table
+from leporello.rewrite.skip_padding import is_row_matrix
 
 aten = torch.ops.aten
 
@@ -106,7 +106,7 @@ def _fits(node: fx.Node) -> bool:
     """Single precision, rows on the left, and all else the same for every row."""
     *bias, value, matrix = arguments(node)
     others = [operand.meta["val"] for operand in (*bias, matrix)]
-    if node.kwargs or not is_table(value) or any(map(has_rows, others)):
+    if node.kwargs or not is_row_matrix(value) or any(map(has_rows, others)):
         return False
     single = {operand.dtype for operand in (value.meta["val"], *others)} == {torch.float32}
     vectors = all(tuple(operand.shape) == (others[-1].shape[1],) for operand in others[:-1])

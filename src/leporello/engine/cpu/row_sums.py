@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from leporello.engine.cpu import native
 from leporello.loop.graph import arguments, copied, placeholders, results
 from leporello.loop.stages import Stage
-from leporello.rewrite.skip_padding import summed, summed_pair
+from leporello.rewrite.skip_padding import masked_row_sum, row_sum_operands
 
 REALS = (torch.float32, torch.float64)
 LARGE_ROW_BYTES = 1024  # the sums of a value with rows as large are a stage of their own
@@ -148,10 +148,10 @@ def _sum(node: fx.Node) -> _Sum | None:
     """A sum over rows that the stage gives out and does not read itself, of numbers that kernels compute with."""
     if any(user.op != "output" for user in node.users):
         return None
-    if node.target is summed:
+    if node.target is masked_row_sum:
         first, second, past = arguments(node)
     else:
-        first, second = summed_pair(node) or (None, None)
+        first, second = row_sum_operands(node) or (None, None)
         past = None
     values = [value for value in (first, second) if value is not None]
     able = all(value.meta["val"].dtype in REALS and _columns(value) for value in values)

@@ -1,4 +1,4 @@
-"""`CpuRunner`: a kernel as built C that takes tensors. Addresses, strides and packed matrices are found here."""
+"""`CpuRunner`: a kernel compiled from C that takes tensors; it packs matrices and passes addresses and strides."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, together
-from leporello.engine.target import reusable
+from leporello.engine.target import invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
-LEAST_PACKED_ROWS = 8  # rows of all steps together: for fewer, matrices are read as they are, not packed
-# From so many numbers on, the columns of a matrix are divided among threads, if each has fewer rows than so many.
+MIN_PACKED_ROWS = 8  # of all steps together; for fewer rows, matrices are read in place, not packed
+# (numbers, rows): threads share the columns of a matrix of at least so many numbers, if each would have fewer rows.
 SHARED_COLUMNS = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))
 
 
 @dataclass(frozen=True, eq=False)
 class CpuRunner:
-    """A kernel, built.
+    """A built kernel.
 
-    source        the path of its C text
+    source        the path of its C source
     code          the library, held as long as its functions may be called
-    work          operations of one row in one step, about
-    team_rows     rows that the scratch memory of a team of threads has room for
-    rows_alone    rows that a thread must have to take them alone
-    loaded        which of the fixed values the C reads element by element, contiguous; the others are only multiplied
-    packed_size   numbers that all matrices take in packed tiles
-    packed_at     bytes in front of each packed matrix
-    sizes         of the matrices, for `pack`
+    address       of the kernel's function
+    scratch       bytes of scratch memory for a thread, or for a team of threads
+    products      the address of the function that multiplies rows with a matrix
+    work          approximate operations of one row in one step
+    team_rows     rows for which the scratch memory of a team has room
+    rows_alone    rows per thread from which on threads work independently, not as a team
+    loaded        slots of the fixed values that the C code reads element by element and needs contiguous; the others
+                  are only multiplied
+    packed_size   numbers in the packed tiles of all matrices
+    packed_at     byte offset of each packed matrix
+    sizes         heads, inner and outer size of each matrix, for `pack`
     """
 
     kernel: Kernel
@@ -68,14 +72,15 @@ class CpuRunner:
         return CpuRun(self, held, [value.data_ptr() for value in held], words, packed)
 
     def _pack(self, words: list[int], row_count: int) -> Tensor | None:
-        """Pack the kernel's matrices into tiles, unless rows are few; the tensor holds the tiles.
+        """Pack the kernel's matrices into tiles, unless rows are few; the returned tensor holds the tiles.
 
-        words   of the matrices, MATRIX_WORDS each, in which the addresses of the packed tiles are put
+        words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written into
+        them
         """
-        if row_count < LEAST_PACKED_ROWS or not words:
+        if row_count < MIN_PACKED_ROWS or not words:
             return None
-        reuse, key = reusable(), (id(self), tuple(words))
-        packed: Tensor | None = None if reuse is None else reuse.get(key)
+        cache, key = invariant_cache(), (id(self), tuple(words))
+        packed: Tensor | None = None if cache is None else cache.get(key)
         new = packed is None
         if packed is None:
             packed = empty_from_pool((self.packed_size,), self.kernel.dtype, native.CPU)
@@ -84,13 +89,13 @@ class CpuRunner:
             arguments = array("q", words)
             pack = getattr(native.runtime(), f"pack_{_letter(self.kernel)}")
             pack(arguments.buffer_info()[0], self.sizes.buffer_info()[0], len(self.packed_at))
-            if reuse is not None:
-                reuse[key] = packed
+            if cache is not None:
+                cache[key] = packed
         return packed
 
 
 class CpuRun:
-    """A kernel with its invariants packed; it holds them as long as it may be called."""
+    """A kernel bound to its packed invariants, which it holds as long as it may be called."""
 
     __slots__ = ("held", "packed", "pointers", "runner", "words")
 
@@ -122,7 +127,7 @@ class CpuRun:
 
 
 def build(kernel: Kernel) -> CpuRunner:
-    """A kernel, written as C, compiled and loaded."""
+    """Emit a kernel as C, compile it and load it."""
     code, source = library(source_of(kernel, vector_bytes()), kernel.name)
     *begins, packed_size = accumulate((_packed_size(matrix, kernel) for matrix in kernel.matrices), initial=0)
     shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if m.inner * m.outer >= size]
@@ -144,13 +149,13 @@ def build(kernel: Kernel) -> CpuRunner:
 
 
 def _packed_size(matrix: Matrix, kernel: Kernel) -> int:
-    """Numbers that a matrix takes in tiles two vectors wide."""
+    """Numbers of a matrix packed into tiles two vectors wide."""
     tile = 2 * vector_bytes() // kernel.dtype.itemsize
     return matrix.heads * matrix.inner * (-(-matrix.outer // tile) * tile)
 
 
 def _work(block: Block) -> int:
-    """Operations of a block for one row, about."""
+    """Approximate operations of a block for one row."""
     if isinstance(block, Product):
         return 2 * block.heads * block.inner * block.outer
     sizes = block.sizes if isinstance(block, Pointwise) else (*block.sizes, *block.over)
@@ -158,4 +163,5 @@ def _work(block: Block) -> int:
 
 
 def _letter(kernel: Kernel) -> str:
+    """The suffix of C functions for the kernel's dtype."""
     return "d" if kernel.dtype == torch.float64 else "f"

@@ -40,7 +40,7 @@ CPU_TARGET = Target(
         Pass("pair", "skip_padding", "row_sums skips rows past their end, so it needs no cleaned copy of what it sums",
              lambda c, saved: replace(saved, backward=skip_padding(saved.backward, c.leaving))),
     ),
-    default_windows=WindowSizes(most_rows=4096),
+    default_windows=WindowSizes(max_rows=4096),
     unavailable=compiler_refusal,
     remedy="Install gcc or clang",
     build=build,

@@ -128,7 +128,7 @@ class ForwardMethod(Method, ABC):
     # ---- what all methods share
 
     def carried(self, plan: Plan) -> CarryingLoop:
-        """The Loop made ready, once for each plan; raises where it cannot be made."""
+        """The Loop of `carrying`, built once for each plan; raises where that is impossible."""
         if "carried" not in plan.method_cache:
             self._refuse_sequences(plan)
             linear = Linear(plan.loop, plan.wanted)

@@ -1,7 +1,8 @@
 """`RandomTruncated`: back-propagation through time that is cut at random, and unbiased.
 
 With `keep` each step and row has an independent draw; with `mean_length` the schedule of Tallec and Ollivier (2017,
-ARTBP). Known shortcoming: the weights of a long stretch without a cut grow without limit, and the variance with them.
+ARTBP).
+Known shortcoming: the weights of a long stretch without a cut grow without limit, and the variance with them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RandomTruncated(Weighted):
     alpha         how fast longer stretches become rare; larger is nearer to a constant p
     clip_state    see `Backward`; a limit makes it biased
 
-    The mean over many draws is the exact gradient, of the state handed in as well.
+    The mean over many draws is the exact gradient, of the state passed in as well.
 
     >>> RandomTruncated(keep=0.9)
     RandomTruncated(keep=0.9)

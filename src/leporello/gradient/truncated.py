@@ -2,8 +2,8 @@
 
 Adjacent windows are a weight of 0 at every border and 1 elsewhere, on the delay of the backward Loop: one backward
 sweep, as for `Full`. Overlapping windows (BPTT(h; h') of Williams and Peng, 1990) take several sweeps, each with
-adjacent windows. The result is not the gradient of any function: steps further back are ignored. Known shortcoming: on
-`stepwise` a cut is a multiplication, and 0 times an infinite gradient is NaN.
+adjacent windows. The result is not the gradient of any function: steps further back are ignored.
+Known shortcoming: on `stepwise` a cut is a multiplication, and 0 times an infinite gradient is NaN.
 """
 
 from __future__ import annotations

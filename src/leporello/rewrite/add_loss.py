@@ -23,8 +23,8 @@ from leporello.rewrite.graft import append_graph, trace_function
 def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
     """Add the sequence `y` and the output `L` = loss(output, y) of each row.
 
-    loss     a function of one step's output and target, one value per row; torch's losses are used with
-    reduction="none" target   an example of the targets of one step, (batch, ...); by default like the output
+    loss     a function of one step's output and target, one value per row; torch's losses are used without reduction
+    target   an example of the targets of one step, (batch, ...); by default like the output
     """
     signature = loop.signature
     assert signature is not None

@@ -34,9 +34,8 @@ def differentiate(
 
     wanted   for each input of the loop whether its gradient is wanted (all floating ones by default)
     given    for each output whether it has an incoming gradient (all floating ones by default)
-    again    whether the result is to be differentiated in turn: a few operators have a fast gradient without
-    derivatives
-             of its own, and another with them
+    again    whether the result is to be differentiated in turn: a few operators have a fast gradient that has no
+             derivatives itself, and a slower one that has
 
     Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h before each step, invariants
     as they are, `grad.o` for the gradient of an output o; as states the gradients of the states. Its outputs: for each

@@ -1,4 +1,4 @@
-"""`Linear` and `linearize`: a Loop that carries derivatives of its state forward in time, beside the state.
+"""`Linear` and `linearize`: a Loop that carries derivatives of its state forward in time, along with the state.
 
 `Linear` says what has derivatives in a Loop: the numbers of the state, and the sources, which are the inputs whose
 gradients are wanted: invariants, or the initial value of a state. `linearize` traces a step that computes derivatives

@@ -1,4 +1,4 @@
-"""The rewrite `rank_one`: one product of two vectors per row stands for the state's derivative by all sources.
+"""The rewrite `rank_one`: the product of two random vectors per row estimates the state's derivative by all sources.
 
 Unbiased online recurrent optimization (Tallec and Ollivier 2017, arXiv 1702.05043). With s the state, p the sources,
 A = ds'/ds, and signs ν drawn anew at every step for every row:

@@ -74,8 +74,7 @@ class CpuRunner:
     def _pack(self, words: list[int], row_count: int) -> Tensor | None:
         """Pack the kernel's matrices into tiles, unless rows are few; the returned tensor holds the tiles.
 
-        words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written into
-        them
+        words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written here
         """
         if row_count < MIN_PACKED_ROWS or not words:
             return None

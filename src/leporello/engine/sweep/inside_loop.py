@@ -1,4 +1,4 @@
-"""`run_inside`: an inside, step by step by torch's operators; `repeated`: a value repeated for all steps of a window."""
+"""`run_inside`: an inside, step by step by torch's operators; `repeated`: a value for all steps of a window."""
 
 from __future__ import annotations
 

@@ -144,19 +144,19 @@ def program_of(split: Split, target: Target) -> Program:
 def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target) -> list[TimedStage]:
     """A stage as the target runs it: an inside as a kernel, an at-once stage as one or several stages."""
     if stage.kind == "inside":
-        ready = _ready(split, stage, done)
+        ready = _with_function(split, stage, done)
         return [ready if target.build is None else replace(ready, kernel=_inside_kernel(split, stage, target))]
     parts: list[TimedStage] = []
     read_later: set[fx.Node] = set()
     for part in reversed(target.at_once(stage)):
         last_used = {*part.reads, *part.writes} - read_later
         read_later |= last_used
-        ready = _ready(split, part, tuple(node for node in done if node in last_used))
+        ready = _with_function(split, part, tuple(node for node in done if node in last_used))
         parts.append(replace(ready, direct=_direct(part, split)))
     return parts[::-1]
 
 
-def _ready(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
+def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
     """A stage with a function that runs it with torch's operators."""
     inside, count, kinds = stage.kind == "inside", len(stage.states), split.classes
     states = {split.loop.delays[name][1] for name in stage.states}

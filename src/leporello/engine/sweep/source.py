@@ -79,7 +79,7 @@ class Values:
         return f"v_{node.name}"
 
     def flat(self, node: fx.Node) -> str:
-        """What a stage computes in a window: a name apart from the value's for values that are the same at every step."""
+        """What a stage computes in a window; a value that is the same at every step gets a separate name."""
         return self.value(node) if self.varies(node) else f"f_{node.name}"
 
     def varies(self, node: fx.Node) -> bool:
@@ -124,7 +124,7 @@ class Values:
         return self.empty_of(node, [length, "batch", *(str(size) for size in node.meta["val"].shape[1:])])
 
     def _step_memory(self, node: fx.Node) -> str:
-        """Memory for one step of a sequence: `empty_like` of a next state of the same shape, if any, which is faster."""
+        """Memory for one step of a sequence: `empty_like` of a next state of that shape, if any, which is faster."""
         value = node.meta["val"]
         for name, (_, out) in self.program.delays.items():
             state = out.meta["val"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.kernel.expressions import BINARY, POINTWISE, REDUCTIONS, UNARY
+from leporello.kernel.expressions import POINTWISE, REDUCTIONS
 from leporello.kernel.fx_nodes import short
 from leporello.loop.family import Family, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
@@ -303,7 +303,7 @@ def _by_matrix(
 
 RULES: list[tuple[set[str], Callable[[_Parting, fx.Node], tuple[fx.Node, Layout] | None]]] = [
     (SHAPED, _viewed),
-    ({*UNARY, *BINARY, *POINTWISE, *SAME}, _pointwise),
+    ({*POINTWISE, *SAME}, _pointwise),
     (REDUCTIONS, _reduced),
     ({"permute", "transpose", "t"}, _permuted),
     ({"unsqueeze"}, _unsqueezed),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
 from leporello.engine.cpu.c_emitter import runtime_text, source_of
-from leporello.engine.cpu.c_memory import MATRIX_WORDS, together
+from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
 from leporello.engine.memory import room
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
@@ -178,7 +178,7 @@ def built(kernel: Kernel) -> Built:
         ctypes.c_long.in_dll(code, "scratch_bytes").value,
         address_of(getattr(runtime(), f"product_{_letter(kernel)}")),
         sum(map(_work, kernel.blocks)),
-        together(kernel),
+        rows_together(kernel),
         max((rows for m in kernel.matrices for size, rows in SHARED if m.inner * m.outer >= size), default=0),
         panels,
         tuple(begin * kernel.dtype.itemsize for begin in begins),

@@ -1,7 +1,8 @@
-"""Insides of a loop, lowered, beside the values of the loop's own graph: what tests of lowering compare."""
+"""Insides of a loop, lowered, against the values of the loop's own graph."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from leporello.kernel.lower import kernel_of
 from leporello.loop.classes import Class
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
+from tests.close import assert_close
 
 Values = Mapping[fx.Node, Any]  # of every node of a loop's graph, at one step
 
@@ -112,6 +114,39 @@ def interpreted_and_expected(
     found |= {f"write {node}": value for node, value in zip(inside.writes, writes, strict=True)}
     expected |= {f"write {node}": torch.stack([_rows_first(node, v) for v in values]) for node in inside.writes}
     return found, expected
+
+
+def assert_lowered_equals_graph(loop: lp.Loop, steps: int, batch: int, seed: int = 0) -> int:
+    """Every inside of a loop, run by the interpreter in two orders of its blocks, gives what the loop's graph gives.
+
+    Returns the number of insides.
+    """
+    split = loop.split()
+    insides, numbers = insides_of(split), torch.Generator().manual_seed(seed)
+    inputs = [random_input(port, split.loop, steps, batch, numbers) for port in split.loop.inputs]
+    with torch.no_grad():
+        values = values_of_steps(split.loop, inputs, steps, batch)
+        for inside in insides:
+            for order in (None, shuffled(inside.kernel, seed)):
+                found, expected = interpreted_and_expected(inside, values, batch, order)
+                odd = {name: ~value.isfinite() for name, value in expected.items()}
+                assert all(torch.equal(~found[name].isfinite(), infinite) for name, infinite in odd.items())
+                assert_close(
+                    {name: value.masked_fill(odd[name], 0) for name, value in found.items()},
+                    {name: value.masked_fill(odd[name], 0) for name, value in expected.items()},
+                    f"{inside.kernel.text()}\nblocks in the order {order}:",
+                )
+    return len(insides)
+
+
+def shuffled(kernel: Kernel, seed: int) -> list[int]:
+    """A random order of the blocks that respects their dependencies."""
+    numbers, waiting, order = random.Random(seed), set(range(len(kernel.blocks))), list[int]()
+    while waiting:
+        ready = [block for block in waiting if not {need.block for need in kernel.dependencies[block]} & waiting]
+        order.append(numbers.choice(sorted(ready)))
+        waiting.remove(order[-1])
+    return order
 
 
 def _rows_first(node: fx.Node, values: Values) -> Tensor:

@@ -17,6 +17,7 @@ from leporello.kernel.description import (
     Block,
     Buffer,
     Constant,
+    Dependency,
     Expression,
     Fetch,
     Kernel,
@@ -220,7 +221,7 @@ def test_iterations_that_depend_on_each_other_are_an_error() -> None:
 
 
 def test_two_iterations_that_write_one_element_are_an_error() -> None:
-    with pytest.raises(InvalidKernel, match="'out' is written twice"):
+    with pytest.raises(InvalidKernel, match="writes one element of 'out' twice"):
         written(kernel(loop(6, (OUT, Load(X, I0)), index=Index()), buffers=[X, OUT]), reads=[numbers(1, 1, 6)])
 
 
@@ -249,3 +250,28 @@ def test_blocks_run_in_any_order_that_their_dependencies_allow() -> None:
         written(made, [0, 2, 1], reads=[x])
     with pytest.raises(InvalidKernel, match="is no order of 3 blocks"):
         written(made, [0, 1], reads=[x])
+
+
+def chain() -> Kernel:
+    """a = x; out = a."""
+    return kernel(loop(6, (A, Load(X, I0))), loop(6, (OUT, Load(A, I0))), buffers=[X, A, OUT])
+
+
+def test_a_value_of_another_block_is_read_only_if_the_dependencies_say_so() -> None:
+    made = replace(chain(), dependencies=((), ()))
+    with pytest.raises(InvalidKernel, match="block 1 reads 'a' of block 0, and does not say so"):
+        written(made, reads=[numbers(1, 1, 6)])
+
+
+def test_other_elements_than_the_dependencies_tell_are_not_read() -> None:
+    first, x = loop(6, (A, Load(X, I0))), numbers(1, 2, 6)
+    turned = Load(A, I0.times(-1).plus(Index(5)))
+    made = kernel(first, loop(6, (OUT, turned)), buffers=[X, A, OUT])
+    assert torch.equal(written(made, reads=[x])[0], x.flip(-1))
+    for claim in (Dependency(0, A, "element"), Dependency(0, A, "row", (0, 1))):
+        with pytest.raises(InvalidKernel, match="block 1 reads other elements of 'a' than its dependency tells"):
+            written(replace(made, dependencies=((), (claim,))), reads=[x])
+    fetched = Fetch(A, Index(), (Along(Position(I0, torch.int64), 6, 1),))
+    made = kernel(first, loop(6, (OUT, fetched)), buffers=[X, A, OUT])
+    with pytest.raises(InvalidKernel, match="block 1 reads all of 'a', and says that it reads elements"):
+        written(replace(made, dependencies=((), (Dependency(0, A, "element"),))), reads=[x])

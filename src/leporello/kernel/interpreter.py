@@ -2,20 +2,20 @@
 
 Loops over rows and features are vectorised, steps and blocks are not. Nothing is assumed that the description does not
 say: an element that is read before this step has written it is an error, and so is a result that is not wholly written,
-a block that reads what another of its own iterations stores, or an order of blocks that the dependencies forbid.
+a block that reads what another of its own iterations stores, one that reads what its dependencies do not tell, and an
+order of blocks that the dependencies forbid.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from leporello.kernel.description import (
     Apply,
-    Block,
     Buffer,
     Constant,
     Expression,
@@ -29,6 +29,8 @@ from leporello.kernel.description import (
 )
 from leporello.kernel.index import Index, Quotient
 from leporello.kernel.operators import OPERATORS
+
+CALLER, NOBODY = -1, -2  # instead of a block's number
 
 
 class InvalidKernel(ValueError):
@@ -96,8 +98,9 @@ def _check_tensors(buffers: Sequence[Buffer], tensors: Sequence[Tensor], leading
 class _Step:
     """The memory of one step.
 
-    values    of each buffer, [batch, elements], that of a fixed one [elements]
-    written   which of its elements this step has written; the caller's are written from the start
+    values     of each buffer, [batch, elements], that of a fixed one [elements]
+    writers    of each element the number of the block that has written it, CALLER for inputs, NOBODY at first
+    elements   of each element which element of that block's loops has written it
     """
 
     def __init__(self, kernel: Kernel, batch: int, fixed: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
@@ -109,7 +112,8 @@ class _Step:
         for buffer, tensor in zip(kernel.buffers["row"], rows, strict=True):
             self.lasting[buffer] = tensor.reshape(batch, buffer.count)
         self.values: dict[Buffer, Tensor] = {}
-        self.written: dict[Buffer, Tensor] = {}
+        self.writers: dict[Buffer, Tensor] = {}
+        self.elements: dict[Buffer, Tensor] = {}
 
     def begin(self, states: Sequence[Tensor], reads: Sequence[Tensor]) -> None:
         """A new step: nothing is written but what the caller passes."""
@@ -117,91 +121,125 @@ class _Step:
         self.values = dict(self.lasting)
         for buffer, tensor in zip((*buffers["state"], *buffers["read"]), (*states, *reads), strict=True):
             self.values[buffer] = tensor.reshape(self.batch, buffer.count)
-        self.written = {buffer: torch.ones(buffer.count, dtype=torch.bool) for buffer in self.values}
+        self.writers = {buffer: torch.full((buffer.count,), CALLER) for buffer in self.values}
         for buffer in (*buffers["next"], *buffers["write"], *buffers["scratch"]):
             self.values[buffer] = torch.zeros(self.batch, buffer.count, dtype=buffer.dtype)
             if buffer.dtype.is_floating_point:
                 self.values[buffer].fill_(torch.nan)
-            self.written[buffer] = torch.zeros(buffer.count, dtype=torch.bool)
+            self.writers[buffer] = torch.full((buffer.count,), NOBODY)
+            self.elements[buffer] = torch.zeros(buffer.count, dtype=torch.int64)
 
     def result(self, buffer: Buffer) -> Tensor:
         """What is in a buffer at the end of the step."""
-        if not self.written[buffer].all():
+        if (self.writers[buffer] == NOBODY).any():
             raise InvalidKernel(f"{buffer.place} '{buffer.name}' is not wholly written.")
         return self.values[buffer].reshape(self.batch, *buffer.sizes)
 
     def block(self, number: int) -> None:
         block = self.kernel.blocks[number]
         if isinstance(block, Product):
-            self._product(block)
+            self._product(number, block)
         elif isinstance(block, Reduction):
-            self._reduction(block)
+            self._reduction(number, block)
         else:
-            self._pointwise(block)
+            self._pointwise(number, block)
 
     # ---- blocks
 
-    def _pointwise(self, block: Pointwise) -> None:
-        loops = _Loops(self, block, block.sizes)
+    def _pointwise(self, number: int, block: Pointwise) -> None:
+        loops = _Loops(self, number, block.sizes)
         for store in block.stores:
-            self._store(store.buffer, loops.positions(store.index), loops.value(store.value))
+            self._store(number, store.buffer, loops.positions(store.index), loops.value(store.value))
             loops.stored[store.buffer] = store.index
 
-    def _reduction(self, block: Reduction) -> None:
-        loops = _Loops(self, block, block.sizes, block.over)
+    def _reduction(self, number: int, block: Reduction) -> None:
+        loops = _Loops(self, number, block.sizes, block.over)
         value = loops.value(block.value).expand(self.batch, *block.sizes, *block.over)
         if block.operator not in ("any", "all"):  # which test a value of any type
             value = value.to(block.accumulation)
         reduced = OPERATORS[block.operator].meaning(value.reshape(self.batch, *block.sizes, -1))
-        index = _Loops(self, block, block.sizes).positions(block.index)
-        self._store(block.buffer, index, reduced)
+        self._store(number, block.buffer, _Loops(self, number, block.sizes).positions(block.index), reduced)
 
-    def _product(self, block: Product) -> None:
+    def _product(self, number: int, block: Product) -> None:
         matrix = self.kernel.matrices[block.matrix]
         head, inner, outer = matrix.axes
         tensor = self.fixed[matrix.fixed]
         factor = tensor.permute(inner, outer)[None] if head is None else tensor.permute(head, inner, outer)
         if tuple(factor.shape[1:]) != (block.inner, block.outer) or factor.shape[0] not in (1, block.heads):
             raise InvalidKernel(f"matrix {block.matrix} is {list(tensor.shape)}, and has other axes than {matrix}.")
-        elements = torch.arange(block.heads * block.inner) + block.offset
-        left = self.load(block.left, elements, block).reshape(self.batch, block.heads, 1, block.inner)
+        positions = torch.arange(block.heads * block.inner) + block.offset
+        left = self.load(number, block.left, positions).reshape(self.batch, block.heads, 1, block.inner)
         left, factor = (value.to(block.arithmetic).to(block.accumulation) for value in (left, factor))
-        self._store(block.out, torch.arange(block.heads * block.outer), (left @ factor).reshape(self.batch, -1))
+        product = (left @ factor).reshape(self.batch, -1)
+        self._store(number, block.out, torch.arange(block.heads * block.outer), product)
 
     # ---- memory
 
-    def load(self, buffer: Buffer, positions: Tensor, block: Block) -> Tensor:
-        """Elements of a buffer at these positions, in its arithmetic type: [batch, ...], or [1, ...] of a fixed one."""
-        if buffer not in self.values:
-            self._refuse(block, f"reads '{buffer.name}', which was passed in another shape")
-        if positions.numel() and (positions.min() < 0 or positions.max() >= buffer.count):
-            self._refuse(block, f"reads '{buffer.name}' outside its {buffer.count} elements")
-        if not self.written[buffer][positions].all():
-            self._refuse(block, f"reads {buffer.place} '{buffer.name}' before it is written")
+    def load(self, number: int, buffer: Buffer, positions: Tensor, elements: Tensor | None = None) -> Tensor:
+        """Elements of a buffer at these positions, in its arithmetic type: [batch, ...], or [1, ...] of a fixed one.
+
+        number     of the block that reads
+        elements   which element of the block's loops reads each position; None if all of them read all
+        """
+        self._check_read(number, buffer, positions, elements)
         value = self.values[buffer]
         return (value[positions][None] if buffer.place == "fixed" else value[:, positions]).to(buffer.arithmetic)
 
-    def fetch(self, buffer: Buffer, positions: Tensor, block: Block) -> Tensor:
+    def fetch(self, number: int, buffer: Buffer, positions: Tensor) -> Tensor:
         """The same at positions of each row: [batch, ...]."""
-        if not self.written[buffer].all():
-            self._refuse(block, f"reads {buffer.place} '{buffer.name}' before it is written")
+        self._check_read(number, buffer, torch.arange(buffer.count), None)
         value = self.values[buffer]
         if buffer.place == "fixed":
             return value[positions].to(buffer.arithmetic)
         positions = positions.expand(self.batch, *positions.shape[1:])
         return value.gather(1, positions.flatten(1)).reshape(positions.shape).to(buffer.arithmetic)
 
-    def _store(self, buffer: Buffer, positions: Tensor, value: Tensor) -> None:
-        if buffer.place not in ("next", "write", "scratch"):
-            raise InvalidKernel(f"a block writes to {buffer.place} '{buffer.name}'.")
-        if positions.unique().numel() != positions.numel():
-            raise InvalidKernel(f"'{buffer.name}' is written twice by one store.")
-        value = value.to(buffer.arithmetic).to(buffer.dtype).expand(self.batch, *positions.shape)
-        self.values[buffer] = self.values[buffer].index_copy(1, positions.flatten(), value.reshape(self.batch, -1))
-        self.written[buffer][positions.flatten()] = True
+    def _check_read(self, number: int, buffer: Buffer, positions: Tensor, elements: Tensor | None) -> None:
+        """Whether what a block reads is there, and its dependencies say so."""
+        if buffer not in self.values:
+            raise InvalidKernel(f"block {number} reads '{buffer.name}', which was passed in another shape.")
+        if positions.numel() and (positions.min() < 0 or positions.max() >= buffer.count):
+            raise InvalidKernel(f"block {number} reads '{buffer.name}' outside its {buffer.count} elements.")
+        writers = self.writers[buffer][positions]
+        for writer in writers.unique().tolist():
+            if writer == NOBODY:
+                raise InvalidKernel(f"block {number} reads {buffer.place} '{buffer.name}' before it is written.")
+            if writer in (CALLER, number):
+                continue
+            needs = [n for n in self.kernel.dependencies[number] if (n.block, n.buffer) == (writer, buffer)]
+            if not needs or needs[0].access == "order":
+                raise InvalidKernel(f"block {number} reads '{buffer.name}' of block {writer}, and does not say so.")
+            distances = (0,) if needs[0].access == "element" else needs[0].offsets
+            if distances:
+                self._check_distances(number, buffer, distances, positions, elements, writers == writer)
 
-    def _refuse(self, block: Block, what: str) -> NoReturn:
-        raise InvalidKernel(f"block {self.kernel.blocks.index(block)} {what}.")
+    def _check_distances(
+        self,
+        number: int,
+        buffer: Buffer,
+        distances: Sequence[int],
+        positions: Tensor,
+        elements: Tensor | None,
+        chosen: Tensor,
+    ) -> None:
+        """Whether what is read was written by elements at these distances from the reading one."""
+        if elements is None:
+            raise InvalidKernel(f"block {number} reads all of '{buffer.name}', and says that it reads elements.")
+        away, chosen = torch.broadcast_tensors(self.elements[buffer][positions] - elements, chosen)
+        if not set(away[chosen].unique().tolist()) <= set(distances):
+            raise InvalidKernel(f"block {number} reads other elements of '{buffer.name}' than its dependency tells.")
+
+    def _store(self, number: int, buffer: Buffer, positions: Tensor, value: Tensor) -> None:
+        """Write to a buffer: each iteration of the block's loops one element, at its own position."""
+        if buffer.place not in ("next", "write", "scratch"):
+            raise InvalidKernel(f"block {number} writes to {buffer.place} '{buffer.name}'.")
+        if positions.unique().numel() != positions.numel():
+            raise InvalidKernel(f"block {number} writes one element of '{buffer.name}' twice.")
+        value = value.to(buffer.arithmetic).to(buffer.dtype).expand(self.batch, *positions.shape)
+        positions = positions.flatten()
+        self.values[buffer] = self.values[buffer].index_copy(1, positions, value.reshape(self.batch, -1))
+        self.writers[buffer][positions] = number
+        self.elements[buffer][positions] = torch.arange(positions.numel())
 
 
 class _Loops:
@@ -212,13 +250,14 @@ class _Loops:
     stored   of each buffer that earlier stores of this block have written, the index of the last
     """
 
-    def __init__(self, step: _Step, block: Block, sizes: Sequence[int], over: Sequence[int] = ()) -> None:
-        self.step, self.block = step, block
+    def __init__(self, step: _Step, number: int, sizes: Sequence[int], over: Sequence[int] = ()) -> None:
+        self.step, self.number = step, number
         self.shape = (*sizes, *over)
         self.variables: dict[str, Tensor] = {}
         names = [f"i{axis}" for axis in range(len(sizes))] + [f"k{axis}" for axis in range(len(over))]
         for axis, (name, size) in enumerate(zip(names, self.shape, strict=True)):
             self.variables[name] = torch.arange(size).reshape([-1 if a == axis else 1 for a in range(len(self.shape))])
+        self.elements = torch.arange(math.prod(sizes)).reshape([*sizes, *[1] * len(over)])
         self.stored: dict[Buffer, Index] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -243,14 +282,15 @@ class _Loops:
         if self.stored.get(expression.buffer, expression.index) != expression.index or (
             isinstance(expression, Fetch) and expression.buffer in self.stored
         ):
-            raise InvalidKernel(f"a block reads '{expression.buffer.name}' where another of its iterations writes it.")
+            name = expression.buffer.name
+            raise InvalidKernel(f"block {self.number} reads '{name}' where another of its iterations writes it.")
         positions = _evaluate(expression.index, self.variables)
         if isinstance(expression, Load):
-            return self.step.load(expression.buffer, positions, self.block)
+            return self.step.load(self.number, expression.buffer, positions, self.elements)
         offsets = positions[None]
         for along in expression.by:
             offsets = offsets + self.value(along.number).clamp(0, along.size - 1).long() * along.stride
-        return self.step.fetch(expression.buffer, offsets, self.block)
+        return self.step.fetch(self.number, expression.buffer, offsets)
 
 
 def _evaluate(index: Index, variables: Mapping[str, Tensor]) -> Tensor:

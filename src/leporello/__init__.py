@@ -18,25 +18,23 @@ from leporello.cells import (
     ZoneoutLSTM,
 )
 from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
-from leporello.loop.cell import Cell
-from leporello.loop.loop import Loop
-from leporello.loop.naming import named
+from leporello.loop.cell import Cell, named
 from leporello.loop.state import detach, rows, to
-from leporello.modules.bidirectional import Bidirectional
-from leporello.modules.check import GradientReport, check_gradients
-from leporello.modules.feedback import Feedback
-from leporello.modules.files import load, save
-from leporello.modules.fold import fold
-from leporello.modules.generating import generate
-from leporello.modules.layers import Layers
-from leporello.modules.online import online
-from leporello.modules.record import record
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.resets import resets_after
-from leporello.modules.stack import Stack
-from leporello.modules.stream import stream
-from leporello.modules.summary import Summary
-from leporello.modules.torch_nn import from_torch, to_torch
+from leporello.nets.bidirectional import Bidirectional
+from leporello.nets.check_gradients import GradientReport, check_gradients
+from leporello.nets.feedback import Feedback
+from leporello.nets.files import load, save
+from leporello.nets.fold import fold
+from leporello.nets.generate import generate
+from leporello.nets.layers import Layers
+from leporello.nets.online import online
+from leporello.nets.record import record
+from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Stack
+from leporello.nets.stream import resets_after, stream
+from leporello.nets.summary import Summary
+from leporello.nets.torch_nn import from_torch, to_torch
+from leporello.view.folded_loop import FoldedLoop as Loop
 
 __all__ = [
     "Cell",

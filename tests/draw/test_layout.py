@@ -17,7 +17,7 @@ from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from tests.draw.geometry import crossings, faults
 from tests.laws.examples import CELLS
-from tests.modules.twins import thoroughly
+from tests.nets.twins import thoroughly
 from tests.random_cells import INPUTS, Program, cell_of, packed, programs
 
 X, S = torch.zeros(2, 3), torch.zeros(5, 2, 3)

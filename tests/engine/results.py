@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.loop.state import leaves_of
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 
 
 class Plain(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.call import graph_arguments  # noqa: F401, registers looks
+from leporello.call.values import values_of
 from leporello.engine.registered import Registered
-from leporello.modules import later  # noqa: F401, registers looks
-from leporello.modules.planning import values_of
-from tests.modules.twins import FASTEST, normal, shaken, somewhere
+from tests.nets.twins import FASTEST, normal, shaken, somewhere
 
 operators: Any = torch.ops.leporello
 

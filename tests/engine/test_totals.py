@@ -12,7 +12,7 @@ import leporello as lp
 from leporello.engine.cpu.totals import Form, Totals
 from tests.close import assert_close
 from tests.engine.results import Plain, found
-from tests.modules.twins import agrees_with_the_plain_loop
+from tests.nets.twins import agrees_with_the_plain_loop
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import leporello as lp
 from leporello.errors import ArgumentError, EngineRefusal
-from tests.modules.compiling import _compiler_begins_anew, compiled  # noqa: F401
-from tests.modules.twins import close
+from tests.call.compiling import _compiler_begins_anew, compiled  # noqa: F401
+from tests.nets.twins import close
 
 X = torch.zeros(5, 3, 4)
 PACKED = nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3, 2]))

@@ -11,8 +11,8 @@ import torch
 
 import leporello as lp
 from leporello import errors
+from leporello.call.inputs import Words
 from leporello.errors import ArgumentError, LeporelloError, StateMismatch
-from leporello.modules.words import Words
 from tests.errors import steps
 from tests.errors.said import said
 

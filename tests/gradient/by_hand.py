@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.call.arguments import understood
+from leporello.call.plan_cache import Planner
 from leporello.loop.state import leaves_of
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
-from leporello.modules.planning import Planner
-from tests.modules.twins import crossed, normal, shaken, state_like
+from leporello.nets.plain_loop import plain_loop
+from tests.nets.twins import crossed, normal, shaken, state_like
 
 TOLERANCE = 1e-12  # float64, sums of some hundred products of numbers near 1: the order of summation alone differs
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import leporello as lp
 from leporello.loop.state import leaves_of
 from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, FASTEST, STEPWISE, close, normal, shaken, somewhere, state_like, weighed
+from tests.nets.twins import ENGINES, FASTEST, STEPWISE, close, normal, shaken, somewhere, state_like, weighed
 
 
 @pytest.mark.parametrize(("name", "engine"), PAIRS)

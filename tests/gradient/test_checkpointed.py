@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.errors import ArgumentError
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES
 from tests.errors.said import said
 from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets
-from tests.modules.twins import ENGINES, STEPWISE, close, gradients, normal, shaken, somewhere, thoroughly
+from tests.nets.twins import ENGINES, STEPWISE, close, gradients, normal, shaken, somewhere, thoroughly
 
 METHODS = (
     lp.Checkpointed(),

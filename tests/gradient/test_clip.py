@@ -13,7 +13,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.state import leaves_of, map_leaves
 from tests.errors.said import said
 from tests.gradient.by_hand import CELLS, FEW_PAIRS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, FASTEST, close, normal, shaken, somewhere, thoroughly
+from tests.nets.twins import ENGINES, FASTEST, close, normal, shaken, somewhere, thoroughly
 
 LIMIT = 1.5
 METHODS = (

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import leporello as lp
-from leporello.modules.arguments import understood
-from leporello.modules.passes import passing_of
-from leporello.modules.plain import plain_loop
+from leporello.call.arguments import understood
+from leporello.call.values import passing_of
+from leporello.nets.plain_loop import plain_loop
 from tests.gradient.by_hand import FEW_PAIRS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ALL, FASTEST, STEPWISE, close, normal, shaken, somewhere
+from tests.nets.twins import ALL, FASTEST, STEPWISE, close, normal, shaken, somewhere
 
 LENGTH, BATCH, STEPS = 7, 2, 3
 

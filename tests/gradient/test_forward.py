@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.gradient import rtrl
 from leporello.loop.cell import Cell
 from leporello.loop.state import leaves_of
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES
 from tests.gradient.by_hand import CELLS, PAIRS
-from tests.modules.twins import close, gradients, normal, shaken, somewhere, state_like, thoroughly
+from tests.nets.twins import close, gradients, normal, shaken, somewhere, state_like, thoroughly
 
 ENGINES = ("stepwise", *thoroughly("reference"))
 QUICK = ("ElmanJordan", "GRU", "LayerNormLSTM", "TimeDelay", "ZoneoutLSTM")

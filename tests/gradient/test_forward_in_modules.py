@@ -15,7 +15,7 @@ from benchmarks.memory import peak_bytes
 from leporello.errors import ArgumentError
 from tests.benchmarks.made import Calling
 from tests.errors.said import said
-from tests.modules.twins import close, gradients, normal, shaken, somewhere, thoroughly
+from tests.nets.twins import close, gradients, normal, shaken, somewhere, thoroughly
 
 ENGINES = ("stepwise", *thoroughly("reference"))
 METHODS = [lp.RTRL(), lp.UORO()]

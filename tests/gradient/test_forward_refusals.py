@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.errors import ArgumentError, RowsMeet, UntraceableStep
+from tests.call.compiling import _compiler_begins_anew, compiled  # noqa: F401
 from tests.errors.said import said
-from tests.modules.compiling import _compiler_begins_anew, compiled  # noqa: F401
-from tests.modules.test_dtypes import Rotating
-from tests.modules.twins import close, normal, shaken
+from tests.nets.test_dtypes import Rotating
+from tests.nets.twins import close, normal, shaken
 
 METHODS = [lp.RTRL(), lp.UORO()]
 ENGINES = ("stepwise", "reference")

@@ -7,7 +7,7 @@ import torch
 
 import leporello as lp
 from tests.gradient.influence_balancing import BEST, sensitivity, trained_on_windows, trained_online
-from tests.modules.twins import thoroughly
+from tests.nets.twins import thoroughly
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 SENSITIVITY = {1: 1.0, 10: 10.0, 20: 16.476, 40: 0.5655, 41: -0.2190, 50: -4.7527, 100: -6.0}

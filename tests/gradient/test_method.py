@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.engine.passing import Passing
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
 from leporello.loop.loop import Loop
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from leporello.rewrite import weigh
 from tests.errors.said import said
 from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets
-from tests.modules.twins import STEPWISE, close, gradients, normal, somewhere, state_like
+from tests.nets.twins import STEPWISE, close, gradients, normal, somewhere, state_like
 
 METHODS = [lp.Full(), lp.Truncated(1), lp.Truncated(3), lp.Truncated(100)]
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.engine.passing import Passing
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
-from tests.modules.test_dtypes import Rotating
-from tests.modules.twins import ALL, FASTEST, STEPWISE, close, gradients, normal, shaken, somewhere
+from tests.nets.test_dtypes import Rotating
+from tests.nets.twins import ALL, FASTEST, STEPWISE, close, gradients, normal, shaken, somewhere
 
 
 @pytest.mark.parametrize("engine", STEPWISE)

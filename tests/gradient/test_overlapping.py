@@ -12,7 +12,7 @@ import leporello as lp
 from leporello.errors import ArgumentError
 from tests.errors.said import said
 from tests.gradient.by_hand import FEW_PAIRS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ENGINES, close, normal, shaken, somewhere, state_like
+from tests.nets.twins import ENGINES, close, normal, shaken, somewhere, state_like
 
 WINDOWS = ((1, 1), (3, 1), (4, 2), (5, 2), (5, 4), (6, 5), (100, 7))
 

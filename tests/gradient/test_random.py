@@ -11,7 +11,7 @@ from torch import Tensor
 import leporello as lp
 from leporello.errors import ArgumentError
 from tests.errors.said import said
-from tests.modules.twins import ENGINES, close, normal, shaken
+from tests.nets.twins import ENGINES, close, normal, shaken
 
 CPU = torch.device("cpu")
 METHODS = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from tests.modules.twins import close, gradients, normal, shaken, somewhere, thoroughly
+from tests.nets.twins import close, gradients, normal, shaken, somewhere, thoroughly
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 ENGINES = ("stepwise", *thoroughly("reference"))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from tests.gradient.by_hand import PAIRS, TOLERANCE, Case, Nets, filled
-from tests.modules.twins import ALL, ENGINES, FASTEST, close, crossed, normal, said, somewhere
+from tests.nets.twins import ALL, ENGINES, FASTEST, close, crossed, normal, said, somewhere
 
 LENGTHS, WINDOWS, BATCHES = (1, 3, 7, 12), (1, 3, 5, 100), (1, 3)
 ENDS = {1: [1, 1, 1], 3: [3, 1, 2], 7: [4, 7, 3], 12: [12, 5, 6]}  # within windows, and at their borders

@@ -16,9 +16,9 @@ from leporello.kernel.description import Kernel
 from leporello.kernel.fx_nodes import row_axis
 from leporello.kernel.interpreter import run
 from leporello.kernel.lower import kernel_of
-from leporello.loop.classes import Class
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
 from tests.close import assert_close
 
 Values = Mapping[fx.Node, Any]  # of every node of a loop's graph, at one step
@@ -50,9 +50,9 @@ def _inside(split: Split, stage: Stage) -> Inside:
         kernel_of(split, stage, decomposed(stage.graph, split.loop.family)),
         states,
         tuple(into for into, _ in delays),
-        tuple(node for node in others if kinds[node] is Class.VARYING),
-        tuple(node for node in others if kinds[node] is Class.TIMELESS),
-        tuple(node for node in others if kinds[node] not in (Class.VARYING, Class.TIMELESS)),
+        tuple(node for node in others if kinds[node] is ValueClass.VARYING),
+        tuple(node for node in others if kinds[node] is ValueClass.TIMELESS),
+        tuple(node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)),
         stage.writes,
     )
 

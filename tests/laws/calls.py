@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.loop.state import leaf_names, leaves_of, map_leaves, state_of
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from tests.random_cells import CLASSES, SIZE, Numbers, Program, RandomCell, packed, program_of
 
 LENGTHS = (2, 7, 1)

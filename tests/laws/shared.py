@@ -10,16 +10,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from leporello.call import plan_cache
 from leporello.engine import plan
 from leporello.loop.loop import Loop
-from leporello.modules import planning
 
 
 @contextmanager
 def one_gradient_for_all_engines() -> Iterator[None]:
     """For calls of one net, all of one form."""
     with ExitStack() as stack:
-        for module, name in ((planning, "rewritten"), (plan, "part"), (plan, "differentiate")):
+        for module, name in ((plan_cache, "rewritten"), (plan, "part"), (plan, "differentiate")):
             stack.enter_context(mock.patch.object(module, name, _once(getattr(module, name))))
         yield
 

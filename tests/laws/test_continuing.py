@@ -12,8 +12,8 @@ from hypothesis import given
 from torch import Tensor
 
 import leporello as lp
+from leporello.call import plan_cache
 from leporello.loop.state import map_leaves
-from leporello.modules import planning
 from tests.close import assert_close
 from tests.laws.calls import Case, Tensors, cases, draws_of, results, tensors_of
 from tests.laws.examples import cells
@@ -30,7 +30,7 @@ def test_calls_with_the_state_handed_on_equal_one_call(case: Case) -> None:
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
     net = lp.Recurrent(cell)
-    with mock.patch.object(planning, "trace", wraps=planning.trace) as traced:
+    with mock.patch.object(plan_cache, "trace", wraps=plan_cache.trace) as traced:
         draws = draws_of(net, tensors)
         whole = results(case, cell, tensors, lambda: _piece(net, tensors, draws, 0, case.arguments.length))
         for middle in {1, case.arguments.length - 1} - {0, case.arguments.length}:

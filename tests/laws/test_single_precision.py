@@ -18,9 +18,9 @@ from hypothesis import given, reject
 from torch import Tensor
 
 import leporello as lp
+from leporello.call.arguments import understood
 from leporello.loop.state import leaves_of, map_leaves
-from leporello.modules.arguments import understood
-from leporello.modules.plain import plain_loop
+from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES, KINDS, shaken, step_inputs
 from tests.close import error
 from tests.laws.calls import Case, Tensors, cases, gradients, named, random_weights, tensors_of

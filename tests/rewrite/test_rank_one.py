@@ -16,7 +16,7 @@ import leporello as lp
 from leporello.gradient.carried import Carried
 from leporello.rewrite.linearize import Linear
 from leporello.rewrite.rank_one import SIGN, TANGENT, rank_one
-from tests.modules.twins import normal, shaken
+from tests.nets.twins import normal, shaken
 from tests.rewrite.running import loop_of
 
 LENGTH = 3

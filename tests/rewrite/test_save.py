@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.modules.arguments import understood
+from leporello.call.arguments import understood
 from leporello.rewrite import differentiate, prune, save
 from leporello.rewrite.save import DEAR_IN_KERNELS, SAVED, Saved
 from tests.cells.examples import EXAMPLES, step_inputs

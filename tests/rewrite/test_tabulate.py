@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.rewrite import tabulate
 from tests.close import assert_close
-from tests.modules.letters import SIZE, Letters
+from tests.nets.letters import SIZE, Letters
 from tests.rewrite.running import run
 
 TOKENS = torch.tensor([[2, 0, 6], [1, 1, 5], [3, 4, 0], [6, 2, 2]])

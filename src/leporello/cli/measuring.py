@@ -21,7 +21,7 @@ from leporello.cli.subject import Subject, subject_of
 from leporello.cli.writing import writable, write
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.state import Tree, leaves_of, map_leaves
-from leporello.modules.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent
 
 PLOTS = (".png", ".svg")
 DOTS_PER_INCH = 144

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.state import leaves_of
 from leporello.loop.step import place_of
-from leporello.modules.bidirectional import Bidirectional
-from leporello.modules.layers import Layers
-from leporello.modules.recurrent import Recurrent
-from leporello.modules.stack import Stack
-from leporello.modules.summary import Summary
-from leporello.modules.torch_nn import from_torch
+from leporello.nets.bidirectional import Bidirectional
+from leporello.nets.layers import Layers
+from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Stack
+from leporello.nets.summary import Summary
+from leporello.nets.torch_nn import from_torch
 from leporello.written.blame import INPUT
 from leporello.written.built_in import built_in
 from leporello.written.own import own

@@ -20,13 +20,13 @@ from leporello.kernel.expressions import COVERED
 from leporello.kernel.fx_nodes import short
 from leporello.kernel.scatter_and_sort import SCATTER_AND_SORT
 from leporello.kernel.separate_batch_axis import separate_batch_axis
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call, copied
 
 RULES: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **SCATTER_AND_SORT}
 
 
-def decomposed(graph: fx.Graph, family: Family) -> fx.Graph:
+def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
     """A copy of a graph in which every operator that can be is made of those that kernels cover."""
     graph, _ = copied(graph)
     next(iter(graph.nodes)).meta.setdefault("val", family.rows)
@@ -36,7 +36,7 @@ def decomposed(graph: fx.Graph, family: Family) -> fx.Graph:
     return graph
 
 
-def _replace_all(graph: fx.Graph, family: Family) -> None:
+def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
     pending = [node for node in graph.nodes if node.op == "call_function"]
     while pending:
         node = pending.pop(0)
@@ -57,7 +57,7 @@ def _rule(node: fx.Node) -> Callable[..., Any] | None:
     return decomposition_table.get(target)
 
 
-def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: Family) -> list[fx.Node]:
+def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: FakeTensorFamily) -> list[fx.Node]:
     """Replace an operator by what its rule computes; returns the new operators."""
     leaves = list(node.all_input_nodes)
     inner = _traced(node, leaves, rule, family)
@@ -95,7 +95,9 @@ def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: F
     return added
 
 
-def _traced(node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: Family) -> fx.Graph | None:
+def _traced(
+    node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: FakeTensorFamily
+) -> fx.Graph | None:
     """The graph of a rule applied to an operator's arguments; None if it fails, branches on the batch, or mutates."""
     order = {leaf: index for index, leaf in enumerate(leaves)}
 

@@ -21,7 +21,7 @@ from leporello.kernel.lowering_context import LoweringContext, Positions, cast
 from leporello.kernel.operators import OPERATORS
 from leporello.kernel.partial_writes import PARTIAL_WRITES
 from leporello.kernel.views import SPLITS, VIEWS, broadcast, same_value
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from one step to the next

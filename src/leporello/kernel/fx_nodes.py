@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
-from leporello.loop.family import clean_row_axis, has_rows
+from leporello.loop.fake_tensors import clean_row_axis, has_rows
 
 # Operators of torch's `prims` that mean what the ATen operator of their name means; others have arguments of their own.
 SAME_PRIMS = {

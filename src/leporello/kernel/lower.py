@@ -43,9 +43,9 @@ from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, row_axis
 from leporello.kernel.index import Index, Variable, loop_variables, row_major
 from leporello.kernel.lowering_context import Positions
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
-from leporello.loop.classes import Class
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
 
 REAL_DTYPES = (torch.float32, torch.float64)
 DTYPES = (*REAL_DTYPES, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -122,9 +122,9 @@ class Lowering:
             if read in before or not isinstance(node.meta.get("val"), Tensor):
                 continue
             kind = self.split.classes[read]
-            if kind is Class.VARYING:
+            if kind is ValueClass.VARYING:
                 self.memory[node] = self._add(node.name, "read", features(node), dtype_of(node))
-            elif kind is Class.TIMELESS:
+            elif kind is ValueClass.TIMELESS:
                 self.memory[node] = self._add(node.name, "row", features(node), dtype_of(node))
             else:
                 self.memory[node] = self._add(node.name, "fixed", node.meta["val"].shape, dtype_of(node))

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from leporello.kernel.decomposition_rules import DecompositionRule, reshaped
 from leporello.kernel.fx_nodes import dims, short
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 aten = torch.ops.aten

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from leporello.kernel.expressions import POINTWISE, PRODUCTS, REDUCTIONS
 from leporello.kernel.fx_nodes import short
-from leporello.loop.family import Family, clean_row_axis, has_rows
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
 
 aten = torch.ops.aten
@@ -29,7 +29,7 @@ COPIES = {"clone", "alias", "detach", "stop", "contiguous"}
 RESHAPES = {"view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"}
 
 
-def separate_batch_axis(graph: fx.Graph, family: Family) -> fx.Graph:
+def separate_batch_axis(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
     """A copy of a graph with every axis of rows and features split, as far as possible."""
     graph, _ = copied(graph)
     separation = _Separation(graph, family)
@@ -46,7 +46,7 @@ class _Separation:
     factored   for each value with a merged axis, the value with its factors as axes
     """
 
-    def __init__(self, graph: fx.Graph, family: Family) -> None:
+    def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
         self.graph, self.family = graph, family
         self.rows = next(iter(graph.nodes))
         self.factored: dict[fx.Node, Factored] = {}

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, StateMismatch
-from leporello.loop.cell import Cell
-from leporello.loop.naming import listening
+from leporello.loop.cell import Cell, listening
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -66,7 +65,7 @@ def state_names(cell: nn.Module, state: Tree) -> list[str]:
 
 def place_of(cell: nn.Module) -> str:
     """A cell in the user's words: its class, file and line; one of ours that goes round others names them."""
-    if type(cell).__module__.startswith("leporello.modules."):
+    if type(cell).__module__.startswith("leporello.nets."):
         inside = ", ".join(place_of(part) for part in _parts(cell))
         return inside if type(cell).__name__.startswith("_") else f"{type(cell).__name__} of {inside}"
     source = cell.function if isinstance(cell, FunctionCell) else type(cell)

@@ -1,0 +1,141 @@
+"""The arguments of a call, checked and brought into one form: time first, booleans where the rewrites read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils import _pytree as pytree
+
+from leporello.call.checks import AT_ONCE, Looks, checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.call.initial_state import initial_of, state_before
+from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
+from leporello.errors import ArgumentError
+from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import alone
+from leporello.loop.state import Tree, leaves_of
+from leporello.loop.step import place_of, state_names
+from leporello.loop.step_checks import refuse_devices
+
+
+@dataclass
+class Call:
+    """One call, ready for the rewrites.
+
+    inputs, state      trees; sequences are (length, batch, ...)
+    initial            what resets go back to: None for zeros, else a tree like the state
+    lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
+    times              the steps' numbers (length, 1), where they are known already
+    """
+
+    inputs: Tree
+    state: Tree
+    length: int
+    batch: int
+    device: torch.device
+    lengths: Tensor | None = None
+    resets: Tensor | None = None
+    initial: Tree = None
+    targets: Tensor | None = None
+    coin: Tensor | None = None
+    draws: Sequence[Tensor] | None = None
+    packed: PackedSequence | None = None
+    times: Tensor | None = None
+    sequences: list[tuple[str, Tensor]] = field(default_factory=list)
+    states: list[tuple[str, Tensor]] = field(default_factory=list)
+
+
+@alone
+def understood(
+    cell: nn.Module,
+    inputs: Tree,
+    state: Tree,
+    *,
+    lengths: Any = None,
+    resets: Any = None,
+    targets: Any = None,
+    forcing: Any = None,
+    steps: int | None = None,
+    draws: Sequence[Tensor] | None = None,
+    batch_first: bool = False,
+    one_step: bool = False,
+    looks: Looks = AT_ONCE,
+) -> Call:
+    """Check a call's arguments and bring them into one form.
+
+    one_step   the arguments come without the length axis
+    looks      how their numbers are looked at
+    """
+    words = Words(one_step, batch_first)
+    packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
+    targets, resets, forcing = (words.taken(value) for value in (targets, resets, forcing))
+    if packed is not None:
+        inputs, lengths = _unpacked(packed, lengths)
+    else:
+        inputs = words.taken(inputs)
+    draws = words.taken(draws) if one_step else draws
+    sequences = sequences_of(cell, inputs, Words() if packed is not None else words)
+    length, batch = sizes_of(cell, sequences, state, targets, 1 if one_step else steps)
+    home = home_of(cell, sequences, state)
+    state = state_before(cell, state, batch, home)
+    call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
+    call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
+    refuse_devices(cell, sequences, (), call.states)
+    call.lengths = checked_lengths(lengths, length, batch, call.device, looks)
+    call.resets = checked_mask("resets", resets, length, batch, call.device, words)
+    if call.resets is not None:
+        call.initial = initial_of(cell, state, batch, home)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, looks)
+    return call
+
+
+def _unpacked(inputs: PackedSequence, lengths: Any) -> tuple[Tensor, Tensor]:
+    if lengths is not None:
+        raise ArgumentError(
+            "the argument 'lengths' stands beside a PackedSequence, which has lengths of its own.",
+            tries="leave out lengths=",
+        )
+    return pad_packed_sequence(inputs)
+
+
+def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
+    """Outputs in the packing of the inputs."""
+
+    def pack(leaf: Tensor) -> PackedSequence:
+        if packed.sorted_indices is not None:
+            leaf = leaf.index_select(1, packed.sorted_indices)
+        lengths = (packed.batch_sizes.unsqueeze(0) > torch.arange(leaf.shape[1]).unsqueeze(1)).sum(1)
+        data = pack_padded_sequence(leaf, lengths).data
+        return PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+
+    return pytree.tree_map(lambda leaf: pack(leaf) if isinstance(leaf, Tensor) else leaf, outputs)
+
+
+def _forcing(
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, looks: Looks
+) -> tuple[Tensor | None, Tensor | None]:
+    """Targets in the fed-back shape and the coins, or None: always forced."""
+    name = words.name("targets")
+    if targets is None:
+        if forcing is not None:
+            raise ArgumentError(
+                f"the argument 'forcing' stands without {name}.", tries=f"pass {name}=, the true values to feed back"
+            )
+        return None, None
+    leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
+    if leaf is None:
+        raise ArgumentError(
+            f"the argument '{name}' is given, but this cell feeds nothing back.",
+            cell=place_of(cell),
+            expected="a cell whose feedback names the state leaf that carries the output",
+            tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
+        )
+    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, looks)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, looks)
+    if coin is False:
+        return None, None
+    return whole, None if coin is True else coin

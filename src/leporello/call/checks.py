@@ -1,0 +1,227 @@
+"""Looks at the numbers of a call's arguments: lengths, classes and chances must lie in their range.
+
+An eager call looks at once. In a graph nothing is there to be looked at while it is made: `call/compiled.py` puts
+the same looks into the graph as operators. Knows the user's words for what is wrong; knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.call.inputs import Words
+from leporello.errors import ArgumentError, DeviceMismatch
+from leporello.loop.port import Port
+from leporello.loop.state import described, dtype_name
+
+
+def lengths_in_range(given: Tensor, length: int) -> Tensor:
+    """On a GPU they are not looked at, which would wait for it."""
+    if given.device.type == "cpu":
+        numbers = given.tolist()
+        if min(numbers) < 1 or max(numbers) > length:
+            row = int(((given < 1) | (given > length)).nonzero()[0])
+            raise ArgumentError(
+                "the argument 'lengths' is out of range.",
+                came=f"{int(given[row])} in row {row}",
+                expected=f"from 1 to {length}, the length of the inputs",
+                tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
+            )
+    return given
+
+
+def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -> Tensor:
+    """On a GPU they are not looked at, which would wait for it.
+
+    name, one_step   how the caller writes the argument
+    """
+    if targets.device.type == "cpu":
+        wrong = (targets < 0) | (targets >= classes)
+        if wrong.any():
+            time, row = wrong.nonzero()[0].tolist()
+            raise ArgumentError(
+                f"the argument '{name}' holds a class that does not exist.",
+                came=f"{int(targets[time, row])} in row {row}" + ("" if one_step else f" at step {time}"),
+                expected=f"from 0 to {classes - 1}: {classes} values are fed back",
+                tries="put any class where nothing is forced, and say where with forcing=mask"
+                if targets[time, row] < 0
+                else None,
+            )
+    return targets
+
+
+def chance_in_range(forcing: Any, shape: str) -> Any:
+    """A probability as a number.
+
+    shape   of a mask, as the caller writes it
+    """
+    if not 0 <= float(forcing) <= 1:
+        raise ArgumentError(
+            "the argument 'forcing' is no probability.",
+            came=repr(forcing),
+            expected=f"a number from 0 to 1, or bool {shape}",
+        )
+    return float(forcing)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How the arguments of a call are looked at: each gives back what it was handed, if nothing is wrong."""
+
+    lengths: Callable[[Tensor, Any], Tensor] = lengths_in_range
+    classes: Callable[[Tensor, int, str, bool], Tensor] = classes_in_range
+    chance: Callable[[Any, str], Any] = chance_in_range
+
+
+AT_ONCE = Looks()
+
+
+def checked_lengths(
+    lengths: Any, length: int, batch: int, device: torch.device, looks: Looks = AT_ONCE
+) -> Tensor | None:
+    """One length per row, on the device; on a GPU they are clamped instead of looked at."""
+    if lengths is None:
+        return None
+    expected = f"integers ({batch},): one length per row"
+    given = _as_integers(lengths, expected)
+    if tuple(given.shape) != (batch,):
+        raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
+    _refuse_meta("lengths", given, device)
+    given = looks.lengths(given, length)
+    return given.to(device) if given.device.type == "cpu" else given.to(device).clamp(1, length)
+
+
+def _as_integers(lengths: Any, expected: str) -> Tensor:
+    try:
+        given = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            "the argument 'lengths' holds no integers.", came=repr(lengths), expected=expected
+        ) from None
+    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
+        raise ArgumentError(
+            "the argument 'lengths' holds no integers.",
+            came=described(given),
+            expected=expected,
+            tries="mask.sum(0) counts the steps of a mask" if given.dtype == torch.bool else "lengths.long()",
+        )
+    return given
+
+
+def _refuse_meta(name: str, given: Tensor, device: torch.device) -> None:
+    """A tensor without numbers cannot be brought to a device."""
+    if given.device.type == "meta" != device.type:
+        raise DeviceMismatch(
+            f"the argument '{name}' lies on the device 'meta', which holds no numbers.", inputs=str(device)
+        )
+
+
+def checked_mask(
+    argument: str, value: Any, length: int, batch: int, device: torch.device, words: Words
+) -> Tensor | None:
+    """A boolean per step and row, on the device."""
+    if value is None:
+        return None
+    name = words.name(argument)
+    expected = f"bool {words.shape(length, batch)}: {words.shape('length', 'batch')}"
+    if not isinstance(value, Tensor) or value.dtype != torch.bool:
+        raise ArgumentError(
+            f"the argument '{name}' is not boolean.",
+            came=words.came(value),
+            expected=expected,
+            tries=f"{name}.bool()" if isinstance(value, Tensor) else f"torch.as_tensor({name}, dtype=torch.bool)",
+        )
+    if tuple(value.shape) != (length, batch):
+        raise ArgumentError(f"the argument '{name}' has the wrong shape.", came=words.came(value), expected=expected)
+    _refuse_meta(name, value, device)
+    return value.to(device)
+
+
+def checked_coin(
+    forcing: Any, length: int, batch: int, device: torch.device, words: Words, looks: Looks = AT_ONCE
+) -> Tensor | bool:
+    """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
+    if isinstance(forcing, Tensor) and forcing.dim():
+        coin = checked_mask("forcing", forcing, length, batch, device, words)
+        assert coin is not None
+        return coin
+    if isinstance(forcing, Tensor):
+        _refuse_meta("forcing", forcing, device)
+    real = isinstance(forcing, numbers.Real) or (isinstance(forcing, Tensor) and not forcing.is_complex())
+    if not real:
+        raise ArgumentError(
+            "the argument 'forcing' is no probability.",
+            came=repr(forcing),
+            expected=f"a number from 0 to 1, or bool {words.shape(length, batch)}",
+        )
+    chance = looks.chance(forcing, words.shape(length, batch))
+    if not isinstance(chance, Tensor) and chance in (0, 1):
+        return bool(chance)
+    return torch.rand(length, batch, device=device) < chance
+
+
+def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: Words, looks: Looks = AT_ONCE) -> Tensor:
+    """Targets like the value that is fed back; class indices as one-hot rows."""
+    name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
+    expected = f"{dtype_name(fed.dtype)} {words.shape(*wanted)}, like what is fed back"
+    if fed.dim() == 2:
+        expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {words.shape(length, batch)}"
+    if not isinstance(targets, Tensor):
+        raise ArgumentError(
+            f"the argument '{name}' is no tensor.",
+            came=words.came(targets),
+            expected=expected,
+            tries="torch.as_tensor(values)",
+        )
+    if targets.device != fed.device:
+        raise DeviceMismatch(
+            f"the argument '{name}' lies on another device than the inputs.",
+            **{name: str(targets.device)},
+            inputs=str(fed.device),
+            tries=f'{name}.to("{fed.device}")',
+        )
+    if tuple(targets.shape) == wanted and (fed.is_complex() or not targets.is_complex()):
+        return targets.to(fed.dtype)
+    indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
+    if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
+        targets = looks.classes(targets, fed.shape[1], name, words.one_step)
+        return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
+    raise ArgumentError(
+        f"the argument '{name}' has the wrong form.",
+        came=words.came(targets),
+        expected=expected,
+        tries=f"{name}.long(), if it holds classes" if tuple(targets.shape) == wanted[:2] and fed.dim() == 2 else None,
+    )
+
+
+def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:
+    """Given random numbers, as many and of the form that the steps ask for."""
+    wanted = [f"{port.distribution} {dtype_name(port.dtype)} {(length, batch, *port.shape)}" for port in ports]
+    expected = ", ".join(wanted) or "none: this step draws no random numbers"
+    if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):
+        raise ArgumentError(
+            "the argument 'draws' has the wrong number of tensors.",
+            came=str(len(draws)) if isinstance(draws, (list, tuple)) else described(draws),
+            expected=f"a list of {len(ports)}: {expected}" if ports else expected,
+            tries="net.draw(inputs, ...) makes them",
+        )
+    for index, (draw, port) in enumerate(zip(draws, ports, strict=True)):
+        fits = isinstance(draw, Tensor) and (tuple(draw.shape), draw.dtype, draw.device) == (
+            (length, batch, *port.shape),
+            port.dtype,
+            port.device,
+        )
+        if not fits:
+            where = f" on {draw.device}" if isinstance(draw, Tensor) and draw.device != port.device else ""
+            raise ArgumentError(
+                f"draws[{index}] has the wrong form.",
+                came=described(draw) + where,
+                expected=wanted[index] + (f" on {port.device}" if where else ""),
+                tries="net.draw(inputs, ...) makes them",
+            )
+    return list(draws)

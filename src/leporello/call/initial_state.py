@@ -1,0 +1,109 @@
+"""The state a call begins with, and the one resets go back to: given and like the cell's, or made by the cell.
+
+Knows the user's words for what is wrong; knows nothing of inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+
+from leporello.errors import ArgumentError, MissingState, StateMismatch
+from leporello.loop.cell import Cell
+from leporello.loop.state import Tree, described, leaves_of, same_structure
+from leporello.loop.step import place_of, state_names
+from leporello.loop.step_checks import refuse_batchless
+
+
+def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+    """The state before the first step, with a row for each row of the batch."""
+    given = state is not None
+    state = state if given else fresh(cell, batch, home)
+    if given and isinstance(cell, Cell):
+        return _like_declared(cell, state, fresh(cell, batch, home))
+    if state is not None and state != ():
+        refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
+    return state
+
+
+def _like_declared(cell: Cell, state: Tree, expected: Tree) -> Tree:
+    kept = same_structure(state, expected)
+    if kept is None:
+        raise StateMismatch(
+            "the argument 'state' has another structure than the cell's state.",
+            cell=place_of(cell),
+            came=described(state),
+            expected=described(expected),
+            tries="pass the state a call returned, or net.initial_state(batch)",
+        )
+    for name, leaf, wanted in zip(cell.state_names(), leaves_of(kept), leaves_of(expected), strict=True):
+        wrong = _unlike(leaf, wanted)
+        if wrong is not None:
+            raise StateMismatch(
+                f"the state '{name}' {wrong}.",
+                cell=place_of(cell),
+                came=described(leaf),
+                expected=described(wanted),
+                tries="pass the state a call returned; lp.rows(state, index) takes some rows of it",
+            )
+    return kept
+
+
+def _unlike(leaf: Any, wanted: Tensor) -> str | None:
+    """What is wrong with a leaf; floating dtypes may differ, as they do under autocast."""
+    if not isinstance(leaf, Tensor):
+        return "is no tensor"
+    if leaf.shape != wanted.shape:
+        return "has the wrong shape"
+    exact = not (leaf.is_floating_point() or leaf.is_complex())
+    return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
+
+
+def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
+    make = getattr(cell, "initial_state", None)
+    if make is None:
+        raise MissingState(
+            "this cell declares no initial state.",
+            cell=place_of(cell),
+            expected="the argument 'state'",
+            tries="net(inputs, state); or derive the cell from lp.Cell, which begins with zeros",
+        )
+    if not isinstance(cell, Cell):
+        return make(batch)
+    _refuse_other_maker(type(cell))  # type: ignore[arg-type]
+    state = make(batch, **home)
+    names, leaves = cell.state_names(), leaves_of(state)
+    if len(names) != len(leaves):
+        raise StateMismatch(
+            "initial_state gives other leaves than the cell declares.",
+            cell=place_of(cell),
+            came=described(state),
+            expected=", ".join(names) or "none",
+            tries="declare every leaf: super().__init__(h=4, c=4)",
+        )
+    return state
+
+
+@functools.cache
+def _refuse_other_maker(kind: type[Cell]) -> None:
+    try:
+        inspect.signature(kind.initial_state).bind(None, 1, device=None, dtype=None)
+    except TypeError:
+        raise ArgumentError(
+            "initial_state does not take a device and a dtype.",
+            cell=kind.__name__,
+            came=f"initial_state{inspect.signature(kind.initial_state)}",
+            expected="initial_state(self, batch, *, device=None, dtype=None)",
+        ) from None
+
+
+def initial_of(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+    """What resets go back to: the cell's initial state, the state handed in for a cell that has none."""
+    if type(cell).__dict__.get("initial_state") is None and isinstance(cell, Cell):
+        plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
+        if plain:
+            return None
+    return fresh(cell, batch, home) if hasattr(cell, "initial_state") else state

@@ -1,0 +1,177 @@
+"""The inputs of a call: tensors of one length and one batch, with the features the cell reads.
+
+Knows the user's words for what is wrong; knows nothing of states or of what goes along with a sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from leporello.errors import ArgumentError
+from leporello.loop.cell import features_of
+from leporello.loop.state import Tree, described, leaf_names, leaves_of
+from leporello.loop.step import place_of
+
+_OF_ONE_STEP = {"inputs": "x", "resets": "reset", "targets": "target"}
+
+
+@dataclass(frozen=True)
+class Words:
+    """The caller's way of writing.
+
+    one_step      without the length axis, as in `net.step` and `lp.fold(cell, x)`
+    batch_first   (batch, length, ...) instead of (length, batch, ...)
+    """
+
+    one_step: bool = False
+    batch_first: bool = False
+
+    def name(self, argument: str) -> str:
+        """What the caller calls an argument."""
+        return _OF_ONE_STEP.get(argument, argument) if self.one_step else argument
+
+    def shape(self, length: Any, batch: Any, *rest: Any) -> str:
+        """A sequence's shape as the caller would write it: `(length, batch, 3)`."""
+        lead = (batch,) if self.one_step else (batch, length) if self.batch_first else (length, batch)
+        return "(" + ", ".join(map(str, (*lead, *rest))) + ("," if len(lead) + len(rest) == 1 else "") + ")"
+
+    def taken(self, tree: Tree) -> Tree:
+        """From the caller's axes to (length, batch, ...)."""
+        if self.one_step:
+            return _mapped(tree, lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf)
+        return _mapped(tree, _swapped) if self.batch_first else tree
+
+    def came(self, tree: Tree) -> str:
+        """What came, in the caller's axes."""
+        if self.one_step:
+            return described(_mapped(tree, lambda leaf: leaf[0] if leaf.dim() else leaf))
+        return described(_mapped(tree, _swapped) if self.batch_first else tree)
+
+
+def _mapped(tree: Tree, function: Any) -> Tree:
+    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _swapped(leaf: Tensor) -> Tensor:
+    return leaf.transpose(0, 1) if leaf.dim() > 1 else leaf
+
+
+def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
+    """The tensors of the inputs, by name."""
+    name = words.name("inputs")
+    features = features_of(cell)
+    expected = words.shape("length", "batch", "..." if features is None else features)
+    if features is not None and not isinstance(inputs, Tensor):
+        raise ArgumentError(
+            f"the argument '{name}' is missing." if inputs is None else f"the argument '{name}' is no tensor.",
+            cell=place_of(cell),
+            came=described(inputs),
+            expected=expected,
+            tries=None if inputs is None else "torch.as_tensor(values)",
+        )
+    named = [
+        (leaf_name, leaf)
+        for leaf_name, leaf in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True)
+        if leaf is not None
+    ]
+    for leaf_name, leaf in named:
+        if not isinstance(leaf, Tensor):
+            raise ArgumentError(
+                f"the argument '{name}' holds what is no tensor.",
+                cell=place_of(cell),
+                came=type(leaf).__name__ + ("" if leaf_name == "x" else f", at '{leaf_name}'"),
+                expected=f"a tensor {expected}, or tuples and dicts of them",
+                tries="torch.as_tensor(values)",
+            )
+        if leaf.dim() < 2 or (features is not None and leaf.dim() != 3):
+            raise ArgumentError(
+                f"the argument '{name}' has the wrong number of axes.",
+                cell=place_of(cell),
+                came=words.came(leaf),
+                expected=expected,
+                tries=_remedy(leaf, words),
+            )
+        if features is not None and leaf.shape[2] != features:
+            raise ArgumentError(
+                f"the argument '{name}' has the wrong number of features.",
+                cell=place_of(cell),
+                came=f"{leaf.shape[2]} features: {words.came(leaf)}",
+                expected=f"{features} features: {expected}",
+                tries=f"build the cell for {leaf.shape[2]} inputs, or look whether axes changed places",
+            )
+    return named
+
+
+def _remedy(leaf: Tensor, words: Words) -> str | None:
+    """Where an axis is missing, or is one too many."""
+    if words.one_step:
+        return "x.unsqueeze(0) adds a batch axis" if leaf.dim() < 3 else "one step has no length axis: inputs[0]"
+    if leaf.dim() != 2:
+        return None
+    return f"inputs.unsqueeze({0 if words.batch_first else 1}) adds a batch axis; net.step takes a single step"
+
+
+def sizes_of(
+    cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree, targets: Any, steps: int | None
+) -> tuple[int, int]:
+    """Length and batch, the same in all leaves."""
+    if steps is not None and (not isinstance(steps, (int, torch.SymInt)) or isinstance(steps, bool) or steps < 1):
+        raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
+    length, batch = _of_inputs(cell, sequences, steps) if sequences else _of_others(cell, state, targets, steps)
+    if length == 0:
+        raise ArgumentError(
+            "the sequence has no steps.", cell=place_of(cell), came="length 0", expected="at least one step"
+        )
+    if batch == 0:
+        raise ArgumentError("the batch is empty.", cell=place_of(cell), came="0 rows", expected="at least one row")
+    return length, batch
+
+
+def _of_inputs(cell: nn.Module, sequences: list[tuple[str, Tensor]], steps: int | None) -> tuple[int, int]:
+    name, lead = sequences[0]
+    length, batch = lead.shape[:2]
+    for other, leaf in sequences[1:]:
+        if tuple(leaf.shape[:2]) != (length, batch):
+            raise ArgumentError(
+                f"the inputs '{name}' and '{other}' differ in length or batch.",
+                cell=place_of(cell),
+                came=f"length {length} and batch {batch}, length {leaf.shape[0]} and batch {leaf.shape[1]}",
+                expected="one length and one batch in all inputs",
+            )
+    if steps is not None and steps != length:
+        raise ArgumentError(
+            "the argument 'steps' contradicts the inputs.",
+            came=f"steps={steps} and inputs of {length} steps",
+            tries="leave out steps=: the inputs have a length of their own",
+        )
+    return length, batch
+
+
+def _of_others(cell: nn.Module, state: Tree, targets: Any, steps: int | None) -> tuple[int, int]:
+    """Without inputs the length is that of `steps` or of the targets, the batch that of the state or of the targets."""
+    lead = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor) and leaf.dim()), None)
+    like = targets.shape[:2] if isinstance(targets, Tensor) and targets.dim() > 1 else None
+    if steps is None and like is None:
+        raise ArgumentError(
+            "a call without inputs needs a length.",
+            cell=place_of(cell),
+            expected="the argument 'steps'",
+            tries="net(None, state, steps=10)",
+        )
+    length = steps if steps is not None else like[0]  # type: ignore[index]
+    return length, lead.shape[0] if lead is not None else like[1] if like is not None else 1
+
+
+def home_of(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
+    """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
+    parameter = next((p for p in cell.parameters() if p.is_floating_point() or p.is_complex()), None)
+    floats = next((leaf for _, leaf in sequences if leaf.is_floating_point() or leaf.is_complex()), None)
+    given = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
+    lead = sequences[0][1] if sequences else given if given is not None else parameter
+    dtype = floats.dtype if floats is not None else parameter.dtype if parameter is not None else None
+    return {"device": lead.device if lead is not None else torch.device("cpu"), "dtype": dtype}

@@ -1,0 +1,130 @@
+"""`Bidirectional`: one cell reads from the beginning, another from the end, each within the row's own length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+from leporello.call.arguments import repacked, understood
+from leporello.call.inputs import Words
+from leporello.errors import ArgumentError
+from leporello.loop.state import Tree, described, leaves_of, map_leaves
+from leporello.nets.recurrent import Recurrent
+from leporello.view.bidirectional_view import BothWays
+
+
+class Bidirectional(nn.Module):
+    """Two cells over one sequence, in both directions; outputs side by side, states as a pair.
+
+    forward_cell, backward_cell   the outputs are joined along the last axis
+    options                       those of lp.Recurrent
+
+    With `lengths` the second cell begins at each row's own end. With `resets` both directions are cut at the same
+    border: between t-1 and t where resets[t] holds.
+
+    >>> from leporello.cells import GRU
+    >>> net = Bidirectional(GRU(3, 4), GRU(3, 4))
+    >>> outputs, (ahead, back) = net(torch.zeros(5, 2, 3))
+    >>> outputs.shape
+    torch.Size([5, 2, 8])
+    """
+
+    def __init__(self, forward_cell: Any, backward_cell: Any, *, batch_first: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.ahead = Recurrent(forward_cell, **options)
+        self.back = Recurrent(backward_cell, **options)
+        self.batch_first = batch_first
+
+    def forward(
+        self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None
+    ) -> tuple[Tree, Tree]:
+        """Outputs (length, batch, both features) and the pair of final states."""
+        if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
+            raise ArgumentError(
+                "the argument 'state' is no pair.",
+                came=type(state).__name__,
+                expected="(forward state, backward state)",
+            )
+        first, second = (None, None) if state is None else state
+        if torch.compiler.is_dynamo_compiling():
+            from leporello.call.compiled import understood_in_graph  # imports what only a compiler needs
+
+            call = understood_in_graph(inputs, lengths, resets, Words(batch_first=self.batch_first))
+        else:
+            call = understood(
+                self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
+            )
+        ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets)
+        order = _reversed_order(call.length, call.batch, call.lengths, call.device)
+        turned = map_leaves(lambda leaf: _along_time(leaf, order), call.inputs)
+        borders = None if call.resets is None else _borders(call.resets, order)
+        back, before = self.back(turned, second, lengths=call.lengths, resets=borders)
+        outputs = _joined(ahead, map_leaves(lambda leaf: _along_time(leaf, order), back))
+        if isinstance(inputs, PackedSequence):
+            outputs = repacked(outputs, inputs)
+        elif self.batch_first:
+            outputs = map_leaves(lambda leaf: leaf if leaf is None else leaf.transpose(0, 1), outputs)
+        return outputs, (after, before)
+
+    def initial_state(self, batch: int, **options: Any) -> Tree:
+        return self.ahead.initial_state(batch, **options), self.back.initial_state(batch, **options)
+
+    def fold(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> BothWays:
+        """Both loops of a call, to be drawn together: `net.fold(inputs).unfold(3).svg()`."""
+        first, second = (None, None) if state is None else state
+        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        arguments = {"lengths": call.lengths, "resets": call.resets}
+        return BothWays(
+            self.ahead.fold(call.inputs, first, **arguments), self.back.fold(call.inputs, second, **arguments)
+        )
+
+    def explain(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> str:
+        first, second = (None, None) if state is None else state
+        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        arguments = {"lengths": call.lengths, "resets": call.resets}
+        return (
+            "from the beginning\n"
+            + self.ahead.explain(call.inputs, first, **arguments)
+            + "from the end\n"
+            + self.back.explain(call.inputs, second, **arguments)
+        )
+
+
+def _reversed_order(length: int, batch: int, lengths: Tensor | None, device: torch.device) -> Tensor:
+    """For each time and row the time that stands there when the row is read from its end; padding stays."""
+    times = torch.arange(length, device=device).unsqueeze(1)
+    if lengths is None:
+        return (length - 1 - times).expand(length, batch)
+    return torch.where(times < lengths, lengths - 1 - times, times)
+
+
+def _along_time(leaf: Any, order: Tensor) -> Any:
+    """A sequence with each row's times in the given order (an order that is its own inverse)."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    index = order.reshape(*order.shape, *[1] * (leaf.dim() - 2)).expand(leaf.shape)
+    return leaf.gather(0, index)
+
+
+def _borders(resets: Tensor, order: Tensor) -> Tensor:
+    """Resets for the other direction: the border before t is, from the end, the border before t-1."""
+    following = torch.cat([resets[1:], torch.zeros_like(resets[:1])])
+    return following.gather(0, order)
+
+
+def _joined(one: Tree, other: Tree) -> Tree:
+    ahead, back = leaves_of(one), leaves_of(other)
+    narrow = any(isinstance(leaf, Tensor) and leaf.dim() < 3 for leaf in (*ahead, *back))
+    if narrow or [leaf is None for leaf in ahead] != [leaf is None for leaf in back]:
+        raise ArgumentError(
+            "the outputs of the two cells cannot be joined along a last axis.",
+            came=f"{described(one)} and {described(other)}",
+            expected="the same structure, each leaf (length, batch, ..., features)",
+            tries="return output.unsqueeze(-1) from a step that gives one number per row",
+        )
+    joined = [None if pair[0] is None else torch.cat(pair, -1) for pair in zip(ahead, back, strict=True)]
+    return pytree.tree_unflatten(joined, pytree.tree_structure(one))

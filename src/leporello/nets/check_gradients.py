@@ -1,0 +1,187 @@
+"""`check_gradients`: a network's engine against the plain Python loop in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.call.arguments import understood
+from leporello.call.values import passing_of
+from leporello.errors import ArgumentError, GradientMismatch
+from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
+from leporello.nets.plain_loop import plain_loop
+from leporello.nets.recurrent import Recurrent
+
+# Relative errors that rounding alone explains over a few hundred steps.
+TOLERANCE = {
+    torch.float64: 1e-9,
+    torch.complex128: 1e-9,
+    torch.float32: 2e-3,
+    torch.complex64: 2e-3,
+    torch.float16: 5e-2,
+    torch.bfloat16: 2e-1,
+}
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """The largest errors, relative to the largest value of each tensor.
+
+    outputs, gradients   by name
+    tolerance            what rounding explains in the net's dtype
+    """
+
+    engine: str
+    tolerance: float
+    outputs: dict[str, float] = field(default_factory=dict)
+    gradients: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> float:
+        return max([0.0, *self.outputs.values(), *self.gradients.values()])
+
+    @property
+    def ok(self) -> bool:
+        return self.worst <= self.tolerance
+
+    def __str__(self) -> str:
+        verdict = "agrees with" if self.ok else "DIFFERS from"
+        lines = [f"{self.engine} {verdict} the plain loop in float64 (tolerance {self.tolerance:g})"]
+        for title, errors in (("outputs", self.outputs), ("gradients", self.gradients)):
+            for name, error in sorted(errors.items(), key=lambda item: -item[1]):
+                lines.append(f"  {title:<9} {name:<20} {error:.1e}")
+        return "\n".join(lines)
+
+
+def check_gradients(
+    net: Recurrent, inputs: Tree = None, state: Tree = None, *, raises: bool = False, seed: int = 0, **arguments: Any
+) -> GradientReport:
+    """Compare outputs and all gradients of a net with the plain loop, on a random weighting of the outputs.
+
+    Both follow the net's gradient method: under lp.Truncated the plain loop detaches the state at the same borders.
+
+    inputs, state, arguments   those of a call
+    raises                     raise `GradientMismatch` if an error is larger than rounding explains
+    seed                       of the weighting
+
+    >>> from leporello.cells import GRU
+    >>> check_gradients(Recurrent(GRU(3, 4)), torch.randn(5, 2, 3)).ok
+    True
+    """
+    if not isinstance(net, Recurrent):
+        raise ArgumentError(
+            "the argument 'net' is no network to check.",
+            came=type(net).__name__,
+            expected="lp.Recurrent",
+            tries="check its parts one by one, or lp.Recurrent(cell)",
+        )
+    if net.gradient.random:
+        raise ArgumentError(
+            f"the gradients of {net.gradient} are random: only their mean can be compared.",
+            tries="net.gradient = lp.RTRL(), whose gradients are that mean",
+        )
+    draws = net.draw(inputs, state, **arguments)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        call = understood(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
+    whole = net.gradient.backwards
+    fast = _Side.of(net, _on_leaves_of_its_own(call, lambda leaf: leaf, whole), draws)
+    exact = copy.deepcopy(net)
+    exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
+    slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide, whole), [_wide(draw) for draw in draws])
+    with torch.enable_grad():
+        passing = passing_of(call, net.gradient)
+        values, found = fast.run(lambda: net._run(fast.call, passing), seed)
+        expected, wanted = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, passing), seed)
+    dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
+    report = GradientReport(
+        engine=net.engine,
+        tolerance=TOLERANCE[dtype],
+        outputs={name: _error(value, expected[name]) for name, value in values.items()},
+        gradients={name: _error(found[name], wanted[name]) for name in wanted},
+    )
+    if raises and not report.ok:
+        raise GradientMismatch("the engine's gradients differ from the plain loop's.", report=report)
+    return report
+
+
+def _on_leaves_of_its_own(call: Any, function: Any, of_inputs: bool) -> Any:
+    """The call on leaves of its own that require gradients; inputs only where they get one."""
+
+    def own(leaf: Any, requires: bool = True) -> Any:
+        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+            return leaf
+        return function(leaf.detach()).clone().requires_grad_(requires)
+
+    inputs, state = map_leaves(lambda leaf: own(leaf, of_inputs), call.inputs), map_leaves(own, call.state)
+    names = [name for name, _ in call.states]
+    return replace(
+        call,
+        inputs=inputs,
+        state=state,
+        targets=None if call.targets is None else function(call.targets.detach()),
+        initial=None if call.initial is None else map_leaves(function, call.initial),
+        sequences=[
+            pair for pair in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if pair[1] is not None
+        ],
+        states=list(zip(names, leaves_of(state), strict=True)) if names else [],
+    )
+
+
+def _wide(leaf: Tensor) -> Tensor:
+    if leaf.is_complex():
+        return leaf.to(torch.complex128)
+    return leaf.double() if leaf.is_floating_point() else leaf
+
+
+@dataclass
+class _Side:
+    """One of the two that are compared."""
+
+    net: Recurrent
+    call: Any
+    draws: Sequence[Tensor]
+
+    @staticmethod
+    def of(net: Recurrent, call: Any, draws: Sequence[Tensor]) -> _Side:
+        return _Side(net, replace(call, draws=list(draws)), list(draws))
+
+    def run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+        """Values by name, and the gradients of a random weighting of them."""
+        outputs, final = compute()
+        values = dict(zip(leaf_names(outputs, "o"), leaves_of(outputs), strict=True))
+        values |= {f"final {name}": leaf for (name, _), leaf in zip(self.call.states, leaves_of(final), strict=False)}
+        values = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        sources = {name: leaf for name, leaf in (*self.call.sequences, *self.call.states) if leaf.requires_grad}
+        sources |= {name: p for name, p in self.net.cell.named_parameters() if p.requires_grad}
+        whole = [value for value in values.values() if value.requires_grad]
+        if not whole or not sources:
+            return values, dict.fromkeys(sources)
+        weights = [_weights(value, seed + index) for index, value in enumerate(whole)]
+        found = torch.autograd.grad(whole, list(sources.values()), weights, allow_unused=True)
+        return {name: value.detach() for name, value in values.items()}, dict(zip(sources, found, strict=True))
+
+
+def _weights(value: Tensor, seed: int) -> Tensor:
+    numbers = torch.Generator().manual_seed(seed)
+    dtype = torch.complex128 if value.is_complex() else torch.float64
+    return torch.randn(value.shape, generator=numbers, dtype=dtype).to(value.device, value.dtype)
+
+
+def _error(found: Tensor | None, wanted: Tensor | None) -> float:
+    """The largest difference, relative to the largest value; infinite where one is missing or alone is NaN."""
+    if found is None or wanted is None:
+        missing = wanted if found is None else found
+        return 0.0 if missing is None or not missing.abs().max() > 0 else float("inf")
+    if not wanted.numel():
+        return 0.0
+    if not torch.equal(found.isnan(), wanted.isnan()):
+        return float("inf")
+    difference = (_wide(found) - _wide(wanted)).abs().nan_to_num(0.0).max().item()
+    scale = _wide(wanted).abs().nan_to_num(0.0).max().item()
+    return difference / scale if scale > 0 else difference

@@ -1,0 +1,293 @@
+"""`generate`: a network that reads class indices and gives logits writes by itself, inside one compiled loop.
+
+Knows the user's words for what is wrong, and tokens as numbers; `writer` does the work. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from leporello.call.arguments import Call, understood
+from leporello.call.plan_cache import keep, prepared
+from leporello.call.values import Gathering, gathering
+from leporello.engine import bridge
+from leporello.engine.plan import Plan
+from leporello.errors import ArgumentError
+from leporello.gradient.full import Full
+from leporello.loop.cell_tensors import alone
+from leporello.loop.loop import Loop
+from leporello.loop.state import Tree, described, detach
+from leporello.nets.recurrent import Recurrent
+from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P, sample
+from leporello.rewrite.tabulate import LARGEST, tabulate
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def generate(
+    net: Recurrent,
+    token: Tensor,
+    state: Tree = None,
+    *,
+    steps: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    forced: bool = True,
+) -> tuple[Tensor, Tree]:
+    """Tokens that a network writes, int64 (steps, batch), and the state behind the last of them.
+
+        for t in range(steps):
+            logits, state = net.step(token, state)
+            token = tokens[t] = drawn from softmax(logits / temperature)
+
+    net           an lp.Recurrent whose cell reads class indices [batch] and gives logits [batch, size]
+    token         int64 [batch]: what the first step reads
+    state         before the first step; by default the cell's initial state
+    temperature   0 for the most probable token each time, 1 for the network's own probabilities
+    top_k         draw from so many most probable tokens only
+    top_p         draw from the most probable ones that together have this probability only, at the temperature and
+                  among those of top_k
+    generator     of the random numbers; by default torch's own
+    forced        for a cell with feedback as large as the logits: the one-hot row of each token is fed back, as forcing
+                  feeds back targets; False: what the cell itself feeds back
+
+    To go on, hand in tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
+    between two tokens. No gradients; another temperature, k or p needs no new trace and no new kernel.
+
+    >>> class Letters(lp.Cell):
+    ...     def __init__(self, size, hidden):
+    ...         super().__init__(h=hidden)
+    ...         self.E, self.W, self.V = nn.Embedding(size, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, size)
+    ...     def forward(self, x, h):
+    ...         h = torch.tanh(self.E(x) + self.W(h))
+    ...         return self.V(h), h
+    >>> net = lp.Recurrent(Letters(5, 8))
+    >>> _, state = net(torch.tensor([[0], [3]]))                          # reads a beginning of two letters
+    >>> tokens, state = generate(net, torch.tensor([1]), state, steps=4, temperature=0.8, top_k=3)
+    >>> tokens.shape, tokens.dtype
+    (torch.Size([4, 1]), torch.int64)
+    """
+    choosing = Choosing(temperature, top_k, top_p)
+    tokens, _, after = _written(net, token, state, steps, choosing, generator, surprises=False, forced=forced)
+    return tokens, after
+
+
+def generate_with_surprises(
+    net: Recurrent,
+    token: Tensor,
+    state: Tree = None,
+    *,
+    steps: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    forced: bool = True,
+) -> tuple[Tensor, Tensor, Tree]:
+    """The same tokens, -ln p of each (at temperature 1 and among all tokens), and the state."""
+    choosing = Choosing(temperature, top_k, top_p)
+    tokens, surprises, after = _written(net, token, state, steps, choosing, generator, surprises=True, forced=forced)
+    assert surprises is not None
+    return tokens, surprises, after
+
+
+def _written(
+    net: Recurrent,
+    token: Tensor,
+    state: Tree,
+    steps: int,
+    choosing: Choosing,
+    generator: torch.Generator | None,
+    *,
+    surprises: bool,
+    forced: bool,
+) -> tuple[Tensor, Tensor | None, Tree]:
+    with torch.no_grad():
+        call = _understood(net, token, state, steps)
+        writer = writer_of(net, call, steps * call.batch, choosing, surprises=surprises, forced=forced)
+        _refuse_no_token(token, writer.size)
+        tokens, surprised, leaves = writer.write(token.long(), call, steps, choosing, generator)
+    after = pytree.tree_unflatten(leaves, pytree.tree_structure(call.state))
+    if net.batch_first:
+        tokens, surprised = tokens.T, None if surprised is None else surprised.T
+    return tokens, surprised, after
+
+
+# ---- what is wrong, in the user's words
+
+
+def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
+    if not isinstance(net, Recurrent):
+        raise ArgumentError("the argument 'net' is no network.", came=type(net).__name__, expected="lp.Recurrent")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
+    if not isinstance(token, Tensor) or token.dtype not in INTEGERS or token.dim() != 1:
+        raise ArgumentError(
+            "the argument 'token' is not one class a row.",
+            came=described(token),
+            expected="int64 [batch]: what the first step reads",
+            tries="torch.tensor([0]) for a batch of one",
+        )
+    first = torch.zeros_like(token, dtype=torch.int64)  # a trace tries the step: numbers are looked at when it is known
+    return understood(net.cell, first, detach(state), one_step=True)
+
+
+def _refuse_no_token(token: Tensor, size: int) -> None:
+    """On a GPU they are not looked at, which would wait for it."""
+    if token.device.type == "cpu" and bool(((token < 0) | (token >= size)).any()):
+        row = int(((token < 0) | (token >= size)).nonzero()[0])
+        raise ArgumentError(
+            "the argument 'token' holds a class that does not exist.",
+            came=f"{int(token[row])} in row {row}",
+            expected=f"from 0 to {size - 1}: the network gives {size} logits",
+        )
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Temperature, and what is left to draw from.
+
+    top_k, top_p   None where all tokens are
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse("temperature", self.temperature, _is_number(self.temperature) and 0 <= self.temperature < math.inf,
+                "a number from 0 up: 0 for the most probable token, 1 for the network's own probabilities")  # fmt: skip
+        whole = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
+        _refuse("top_k", self.top_k, self.top_k is None or (whole and self.top_k >= 1),
+                "an integer of at least 1: so many most probable tokens; or None for all")  # fmt: skip
+        _refuse("top_p", self.top_p, self.top_p is None or (_is_number(self.top_p) and 0 < self.top_p <= 1),
+                "a number above 0 and up to 1: a probability; or None for all tokens")  # fmt: skip
+
+    def structure(self, size: int) -> dict[str, bool]:
+        """The options of `sample` for so many tokens; numbers that change nothing ask for nothing."""
+        greedy = self.temperature == 0
+        return {
+            "greedy": greedy,
+            "top_k": not greedy and self.top_k is not None and self.top_k < size,
+            "top_p": not greedy and self.top_p is not None and self.top_p < 1,
+        }
+
+    def values(self, dtype: torch.dtype, device: torch.device) -> dict[tuple[str, str], Tensor]:
+        """The numbers as invariants of a sampled loop."""
+        found = {TEMPERATURE: self.temperature, TOP_K: self.top_k, TOP_P: self.top_p}
+        return {
+            ("invariant", name): torch.tensor(float(value), dtype=dtype, device=device)
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _refuse(argument: str, value: Any, fits: bool, expected: str) -> None:
+    if not fits:
+        raise ArgumentError(f"the argument '{argument}' is out of range.", came=repr(value), expected=expected)
+
+
+MOST_NOISE = 1 << 22  # numbers that are drawn at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Writer:
+    """A sampled loop, ready to run.
+
+    size     of the logits
+    gather   the values of the loop's inputs
+    """
+
+    plan: Plan
+    size: int
+    gather: Gathering
+
+    def write(
+        self, token: Tensor, call: Call, steps: int, choosing: Choosing, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+        """Tokens, surprises where the loop has them, and the leaves of the state, in pieces of a bounded noise."""
+        loop, batch = self.plan.loop, call.batch
+        leaves = [leaf.detach() for _, leaf in call.states]
+        noise = next((port for port in loop.inputs if port.name == NOISE), None)
+        dtype = torch.float32 if noise is None else noise.dtype
+        beside = choosing.values(dtype, call.device)
+        most = steps if noise is None else max(1, MOST_NOISE // (batch * self.size))
+        columns: dict[str, list[Tensor]] = {"token": [], "surprise": []}
+        for begin in range(0, steps, most):
+            length = min(most, steps - begin)
+            beside["state", TOKEN] = token
+            if noise is not None:
+                beside["sequence", NOISE] = drawn(length, batch, self.size, dtype, call.device, generator)
+            values = self.gather(token, leaves, length, batch, beside)
+            made = zip(loop.outputs, bridge.call(self.plan, values, length, batch), strict=True)
+            named = {(port.kind, port.name): value for port, value in made}
+            _refuse_not_finite(named["sequence", "token"], begin, loop)
+            for name, column in columns.items():
+                if ("sequence", name) in named:
+                    column.append(named["sequence", name])
+            token = named["state", TOKEN]
+            leaves = [named["state", name] for name, _ in call.states]
+        surprise = torch.cat(columns["surprise"]) if columns["surprise"] else None
+        return torch.cat(columns["token"]), surprise, leaves
+
+
+def drawn(
+    length: int, batch: int, size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    """Noise of so many steps, uniform on (0, 1), one step after another: in pieces it is the same."""
+    home = device if generator is None else generator.device
+    found = torch.rand(length, batch, size, dtype=dtype, device=home, generator=generator)
+    return found.clamp_(min=torch.finfo(dtype).tiny).to(device)
+
+
+@alone
+def writer_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Writer:
+    """The writer of a structure, made once; tables of products only where about all of their rows will be read.
+
+    rows   that the call looks up: steps times batch
+    """
+    loop, written_by = net._planner.loop(net.cell, call), net._planner.writers
+    logits = [port for port in loop.outputs if port.kind == "sequence"]
+    size = logits[0].shape[-1] if logits and logits[0].shape else 1
+    structure, often = choosing.structure(size), rows >= size
+    key = (loop, tuple(structure.values()), surprises, forced, often, net.engine)
+    if key not in written_by:
+        leaf = _leaf(net, loop, size) if forced else None
+        sampled = sample(loop, **structure, surprises=surprises, leaf=leaf)
+        sampled = tabulate(sampled, numbers=size, rows=LARGEST if often else 0)
+        plan, _ = prepared(sampled, (False,) * len(sampled.inputs), Full(), net.engine, net.cell)
+        keep(written_by, key, Writer(plan, size, gathering(sampled, net.cell, [name for name, _ in call.states])))
+    found: Writer = written_by[key]
+    return found
+
+
+def _leaf(net: Recurrent, loop: Loop, size: int) -> str | None:
+    """The leaf that is fed back, where it can hold a token's row."""
+    leaf = net.feedback_leaf()
+    fits = any((port.kind, port.name, port.shape) == ("state", leaf, (size,)) for port in loop.inputs)
+    return leaf if fits else None
+
+
+def _refuse_not_finite(tokens: Tensor, begin: int, loop: Loop) -> None:
+    """Nothing can be drawn from a NaN: the loop says -1."""
+    if bool((tokens < 0).any()):
+        time, row = (tokens < 0).nonzero()[0].tolist()
+        raise ArgumentError(
+            "the network's logits are not finite: there is nothing to draw from.",
+            loop=loop.name,
+            came=f"NaN or infinity in row {row}, first at step {begin + time}",
+            tries="look for NaN among the parameters, and in the state that was handed in",
+        )

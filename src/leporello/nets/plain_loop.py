@@ -1,0 +1,115 @@
+"""The plain loop: what every call means, written out in Python, with torch's own autograd.
+
+Slow on purpose. `check_gradients` and the tests compare the engines with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from leporello.call.arguments import Call
+from leporello.engine.crossing import clipped, heard
+from leporello.engine.passing import ALL, Passing
+from leporello.loop.cell import Cell
+from leporello.loop.draws import replay
+from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.step import state_names, take
+
+
+def plain_loop(
+    cell: nn.Module, call: Call, draws: Sequence[Tensor] | None = None, passing: Passing = ALL
+) -> tuple[Tree, Tree]:
+    """Outputs and final state of a call, step by step.
+
+    draws     the random numbers of each random operator, (length, batch, ...); fresh ones by default
+    passing   what each step passes back to the step before; where losses go back in several groups, the loop is run
+              once for each, and what is given out is that of its group's run
+    """
+    found = _once(cell, call, draws, passing.one(0))
+    for group in range(1, passing.count):
+        other = _once(cell, call, draws, passing.one(group))
+        chosen = []
+        for index, (one, another) in enumerate(zip(found, other, strict=True)):
+            mask = passing.masks(group, sequence=index == 0)
+            chosen.append(_chosen(mask, another, one))
+        found = (chosen[0], chosen[1])
+    return found
+
+
+def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: Passing) -> tuple[Tree, Tree]:
+    weights = passing.weights
+    state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
+    first = map_leaves(lambda value: value[0].detach() if isinstance(value, Tensor) else value, call.inputs)
+    for time in range(call.length):
+        if weights is not None:
+            state = map_leaves(lambda value: _passing(value, weights[time]), state)  # noqa: B023
+        if passing.limit is not None:
+            state = map_leaves(lambda value: heard(value) if isinstance(value, Tensor) else value, state)
+        before = state
+        x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
+        past = None if call.lengths is None else time >= call.lengths
+        if past is not None:
+            x = _chosen(past, first, x)
+        if call.resets is not None:
+            initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
+            there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
+            state = _chosen(there, initial, state)
+        with replay([draw[time] for draw in draws]) if draws is not None else nullcontext():
+            output, state = take(cell, x, state)
+        if call.targets is not None:
+            state = _forced(cell, state, str(leaf), call, time)
+        if past is not None:
+            output = map_leaves(lambda value: _zeroed(past, value), output)  # noqa: B023
+            state = _chosen(past, before, state)
+        if passing.limit is not None:
+            leaves, spec = pytree.tree_flatten(state)
+            state = pytree.tree_unflatten(clipped(leaves, passing.limit, past, None), spec)
+        outputs.append(output)
+    return _stacked(outputs), state
+
+
+def _passing(value: Any, weights: Tensor) -> Any:
+    """The value itself; what passes back through it is weighed, row by row, or cut."""
+    if not isinstance(value, Tensor) or not value.requires_grad or bool((weights == 1).all()):
+        return value
+    held = value.detach()
+    if not weights.any():
+        return held
+    wide = weights.reshape(-1, *[1] * (value.dim() - 1)).to(value.real.dtype)
+    return held + wide * (value - held)
+
+
+def _zeroed(condition: Tensor, value: Any) -> Any:
+    return _where(condition, torch.zeros_like(value), value) if isinstance(value, Tensor) else value
+
+
+def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return torch.where(condition.reshape(*condition.shape, *[1] * (other.dim() - condition.dim())), one, other)
+
+
+def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:
+    pairs = zip(leaves_of(one), leaves_of(other), strict=True)
+    chosen = [_where(condition, a, b) if isinstance(b, Tensor) else b for a, b in pairs]
+    return pytree.tree_unflatten(chosen, pytree.tree_structure(other))
+
+
+def _forced(cell: nn.Module, state: Tree, leaf: str, call: Call, time: int) -> Tree:
+    """The true value in the feedback leaf, where the coin says so."""
+    assert call.targets is not None
+    leaves, spec = pytree.tree_flatten(state)
+    index = state_names(cell, state).index(leaf)
+    target = call.targets[time]
+    leaves[index] = target if call.coin is None else _where(call.coin[time], target, leaves[index])
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _stacked(outputs: list[Tree]) -> Tree:
+    columns = [leaves_of(output) for output in outputs]
+    stacked = [torch.stack(column) if isinstance(column[0], Tensor) else None for column in zip(*columns, strict=True)]
+    return pytree.tree_unflatten(stacked, pytree.tree_structure(outputs[0]))

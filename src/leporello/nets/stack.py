@@ -1,0 +1,71 @@
+"""`Stack`: cells one above the other are a cell: each reads the output of the one below, within the same step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from leporello.errors import ArgumentError
+from leporello.loop.cell import Cell, features_of
+from leporello.loop.state import Tree
+from leporello.loop.step import as_module, take
+
+
+class Stack(Cell):
+    """Several cells as one: the second reads the output of the first, and so on; the output is the last one's.
+
+    cells     from the input upwards
+    dropout   probability of dropping each value between two cells, in train()
+
+    The state is the tuple of the cells' states; its leaves are named `0.h`, `1.h`, …
+
+    >>> from leporello.cells import GRU
+    >>> output, state = Stack(GRU(3, 4), GRU(4, 4))(torch.zeros(2, 3))
+    >>> len(state), output.shape
+    (2, torch.Size([2, 4]))
+    """
+
+    def __init__(self, *cells: Any, dropout: float = 0.0) -> None:
+        super().__init__()
+        if not cells:
+            raise ArgumentError("a stack needs at least one cell.", tries="lp.Stack(lp.GRU(3, 4), lp.GRU(4, 4))")
+        if not 0 <= dropout < 1:
+            raise ArgumentError(
+                "the argument 'dropout' is no probability.", came=repr(dropout), expected="from 0 to below 1"
+            )
+        for cell in cells:
+            if not isinstance(cell, Cell):
+                raise ArgumentError(
+                    "a stack holds cells that declare their state.",
+                    came=type(cell).__name__,
+                    expected="lp.Cell",
+                    tries="derive the cell from lp.Cell",
+                )
+        self.cells = nn.ModuleList(as_module(cell) for cell in cells)
+        self.dropout = dropout
+        self.inputs = features_of(cells[0])
+        self.outputs = getattr(cells[-1], "outputs", None)
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        after = []
+        for index, (cell, own) in enumerate(zip(self.cells, state, strict=True)):
+            if index and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            x, own = take(cell, x, own)
+            after.append(own)
+        return x, tuple(after)
+
+    def initial_state(
+        self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Tree:
+        return tuple(cell.initial_state(batch, device=device, dtype=dtype) for cell in self.cells)  # type: ignore[operator]
+
+    def state_names(self) -> list[str]:
+        return [f"{index}.{name}" for index, cell in enumerate(self.cells) for name in cell.state_names()]  # type: ignore[operator]
+
+    def feedback_leaf(self) -> str | None:
+        """The last cell's output is the stack's, so only its feedback can be forced."""
+        leaf = self.cells[-1].feedback_leaf()  # type: ignore[operator]
+        return None if leaf is None else f"{len(self.cells) - 1}.{leaf}"

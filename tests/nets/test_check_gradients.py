@@ -1,0 +1,73 @@
+"""The check that users can call: an engine against the plain loop in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import leporello as lp
+from leporello.engine import bridge
+from leporello.errors import GradientMismatch
+from leporello.nets import check_gradients
+from leporello.nets.check_gradients import GradientReport
+from tests.nets.test_dtypes import Rotating
+from tests.nets.twins import ENGINES, normal, shaken, somewhere
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_right_engine_agrees(engine: str) -> None:
+    net = lp.Recurrent(lp.Stack(lp.ZoneoutLSTM(3, 4), lp.Jordan(4, 3, 2), dropout=0.5), engine=engine)
+    x, y = normal(5, 3, 3).float(), normal(5, 3, 2, seed=2).float()
+    report = lp.check_gradients(net, x, lengths=[5, 2, 4], resets=somewhere(5, 3), targets=y, forcing=0.5, raises=True)
+    assert report.ok
+    assert report.worst < 1e-4
+    assert report.engine == engine
+    assert set(report.outputs) == {"o", "final 0.h", "final 0.c", "final 1.o"}
+    assert {"x", "0.h", "cells.0.U", "cells.1.W"} <= set(report.gradients)
+    assert "agrees with the plain loop" in str(report)
+
+
+def test_the_check_leaves_the_net_as_it_was() -> None:
+    net = lp.Recurrent(lp.GRU(3, 4), batch_first=True)
+    x = normal(2, 3, 3).float()
+    before = torch.get_rng_state()
+    assert lp.check_gradients(net, x).ok
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None and parameter.dtype == torch.float32 for parameter in net.parameters())
+    assert not x.requires_grad
+    with torch.no_grad():
+        assert lp.check_gradients(net, x).ok
+
+
+def test_complex_nets_are_checked_as_complex_ones() -> None:
+    report = lp.check_gradients(lp.Recurrent(Rotating()), normal(4, 2, 3, dtype=torch.complex128), raises=True)
+    assert report.worst < 1e-12
+
+
+def test_an_engine_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, right = lp.Recurrent(shaken(lp.GRU(3, 4))), bridge.call
+
+    def wrong(*args: Any) -> list[torch.Tensor]:
+        outputs, final = right(*args)
+        return [outputs + 0.1 * (outputs - outputs.detach()), final]  # the value is right, its gradient is not
+
+    monkeypatch.setattr(bridge, "call", wrong)
+    report = lp.check_gradients(net, normal(4, 2, 3))
+    assert not report.ok
+    assert max(report.outputs.values()) < 1e-12
+    assert report.gradients["W"] > 1e-3
+    assert "DIFFERS" in str(report)
+    with pytest.raises(GradientMismatch, match="differ from the plain loop"):
+        lp.check_gradients(net, normal(4, 2, 3), raises=True)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_gradient_that_alone_is_nan_is_found(place: int) -> None:
+    """No number is larger than NaN, and none smaller."""
+    nan = torch.tensor([1.0, float("nan")])
+    sides = (nan, torch.ones(2)) if place else (torch.ones(2), nan)
+    report = GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(*sides), "b": 0.0})
+    assert not report.ok
+    assert GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(nan, nan.clone())}).ok

@@ -1,0 +1,143 @@
+"""Values of every step by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leporello as lp
+from leporello.errors import ArgumentError
+from tests.nets.twins import (
+    FASTEST,
+    STEPWISE,
+    agrees_with_the_plain_loop,
+    close,
+    gradients,
+    normal,
+    shaken,
+    somewhere,
+)
+
+
+class Rates(lp.Cell):
+    """h' = 0.9 h + 0.1 W r(h) + U x;  names r before and after."""
+
+    def __init__(self) -> None:
+        super().__init__(h=4)
+        self.U, self.W = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = 0.9 * h + 0.1 * self.W(lp.named(torch.tanh(h), "before")) + self.U(x)
+        r = lp.named(torch.tanh(h), "r")
+        return r.sum(-1, keepdim=True), h
+
+
+def test_a_named_value_is_the_value_itself() -> None:
+    value = torch.ones(3)
+    assert lp.named(value, "r") is value
+
+
+@pytest.mark.parametrize("engine", FASTEST)
+def test_states_and_named_values_are_recorded_at_every_step(engine: str) -> None:
+    net = lp.Recurrent(shaken(lp.record(Rates(), "h", "r", "before")), engine=engine)
+    x = normal(5, 2, 3, grad=True)
+    (outputs, values), final = net(x)
+    assert list(values) == ["h", "r", "before"]
+    close(values["r"], torch.tanh(values["h"]))
+    close(values["h"][-1], final)
+    close(values["before"][1:], values["r"][:-1])
+    close(values["before"][0], torch.zeros(2, 4, dtype=torch.float64), tolerance=0)
+    close(outputs, values["r"].sum(-1, keepdim=True))
+    agrees_with_the_plain_loop(net, x, lengths=[5, 2], resets=somewhere(5, 2))
+
+
+@pytest.mark.parametrize("engine", STEPWISE)
+def test_what_is_recorded_can_be_differentiated(engine: str) -> None:
+    net = lp.Recurrent(shaken(lp.record(Rates(), "r")), engine=engine)
+    x = normal(4, 2, 3, grad=True)
+    (_, values), _ = net(x)
+    h, rates = torch.zeros(2, 4, dtype=torch.float64), []
+    for step in x:
+        h = 0.9 * h + 0.1 * net.cell.cell.W(torch.tanh(h)) + net.cell.cell.U(step)
+        rates.append(torch.tanh(h))
+    sources = [x, *net.parameters()]
+    close(gradients(values["r"], sources), gradients(torch.stack(rates), sources))
+
+
+def test_by_default_all_state_leaves_are_recorded() -> None:
+    cell = lp.LSTM(3, 4)
+    (output, values), state = lp.record(cell)(torch.ones(2, 3))
+    assert list(values) == ["h", "c"]
+    close((values["h"], values["c"]), state, tolerance=0)
+    close(output, state[0], tolerance=0)
+    stack = lp.record(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 2)))
+    assert list(stack(torch.ones(2, 3))[0][1]) == ["0.h", "0.c", "1.h"]
+
+
+def test_cells_of_a_stack_are_recorded_by_their_names() -> None:
+    net = lp.Recurrent(lp.record(lp.Stack(lp.GRU(3, 4), lp.GRU(4, 2)), "0.h"))
+    with torch.no_grad():
+        (outputs, values), final = net(normal(5, 2, 3).float())
+    assert values["0.h"].shape == (5, 2, 4)
+    assert torch.equal(values["0.h"][-1], final[0])
+    assert outputs.shape == (5, 2, 2)
+
+
+def test_the_rates_of_leaky_units_are_named() -> None:
+    cell = lp.Leaky(3, 4, 2, alpha=0.2, form="current", nonlinearity="softplus")
+    with torch.no_grad():
+        (_, values), _ = lp.Recurrent(lp.record(cell, "r", "h"))(normal(5, 2, 3).float())
+    assert torch.equal(values["r"], nn.functional.softplus(values["h"]))
+
+
+def test_recording_does_not_change_what_is_computed() -> None:
+    cell = shaken(Rates())
+    x = normal(5, 2, 3, grad=True)
+    (outputs, _), final = lp.Recurrent(lp.record(cell, "r"))(x)
+    wanted = lp.Recurrent(cell)(x)
+    close((outputs, final), wanted)
+    sources = [x, *cell.parameters()]
+    close(gradients((outputs, final), sources), gradients(wanted, sources))
+
+
+def test_what_is_forced_is_recorded_as_it_was_put_out() -> None:
+    net = lp.Recurrent(shaken(lp.record(lp.Jordan(3, 4, 2))))
+    y = normal(4, 2, 2, seed=4)
+    (outputs, values), final = net(normal(4, 2, 3), targets=y)
+    close(values["o"], outputs)
+    close(final, y[-1], tolerance=0)
+
+
+@pytest.mark.parametrize("engine", STEPWISE)
+def test_an_unknown_name_is_refused_with_those_known(engine: str) -> None:
+    net = lp.Recurrent(lp.record(Rates(), "h", "rate"), engine=engine)
+    with pytest.raises(ArgumentError, match="no value 'rate' to record") as refusal:
+        net(normal(4, 2, 3).float())
+    for known in ("h", "r", "before", 'lp.named(value, "rate")'):
+        assert known in str(refusal.value)
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell(3, 4), lambda x, h: (x, h), lp.Recurrent(lp.GRU(3, 4))])
+def test_only_cells_can_be_recorded(cell: Any) -> None:
+    with pytest.raises(ArgumentError, match="only cells that declare their state"):
+        lp.record(cell)
+
+
+def test_recordings_are_apart() -> None:
+    """What one recording hears, another does not."""
+    first = lp.record(lp.Stack(lp.record(Rates(), "r"), ReadsBoth()), "0.h")
+    (output, values), _ = first(torch.ones(2, 3))
+    assert list(values) == ["0.h"]
+    assert output.shape == (2, 4)
+
+
+class ReadsBoth(lp.Cell):
+    def __init__(self) -> None:
+        super().__init__(h=4)
+
+    def forward(self, x: Any, h: Tensor) -> tuple[Tensor, Tensor]:
+        output, values = x
+        return output + values["r"], h

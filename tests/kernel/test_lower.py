@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import leporello as lp
+from leporello.kernel.description import Pointwise
 from leporello.rewrite import differentiate
 from tests.cells.examples import EXAMPLES, KINDS, shaken
 from tests.engine.steps import TABLES, Step
 from tests.engine.test_coverage import Many
-from tests.kernel.lowered import assert_lowered_equals_graph
+from tests.kernel.lowered import assert_lowered_equals_graph, insides_of
 
 TOGETHER = 6  # steps in one cell
 UNPRUNED = {"instance norm (matrices)"}  # kernels cover its gradient only when what nobody needs of it is left out
@@ -35,3 +36,18 @@ def test_every_cell_is_lowered_to_what_torch_computes(name: str) -> None:
     cell = shaken(EXAMPLES[name]())
     for steps, batch in ((1, 1), (3, 2)):
         assert_both_sweeps(cell, cell.inputs, steps, batch)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LayerNormLSTM"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_value_has_one_type_in_memory_in_arithmetic_and_in_sums(name: str, dtype: torch.dtype) -> None:
+    cell = EXAMPLES[name]().to(dtype)
+    loop = lp.Recurrent(cell).fold(torch.zeros(2, 3, cell.inputs, dtype=dtype))
+    for sweep in (loop, differentiate(loop)):
+        for inside in insides_of(sweep.split()):
+            kernel = inside.kernel
+            assert kernel.dtype == dtype
+            buffers = [buffer for own in kernel.buffers.values() for buffer in own]
+            assert {(buffer.dtype, buffer.arithmetic) for buffer in buffers} == {(dtype, dtype)}
+            sums = [block for block in kernel.blocks if not isinstance(block, Pointwise)]
+            assert {block.accumulation for block in sums} == {dtype}

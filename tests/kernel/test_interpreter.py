@@ -87,6 +87,15 @@ def test_states_pass_from_step_to_step_in_the_direction_of_time(reverse: bool) -
     assert torch.equal(out, torch.stack([before[time] for time in range(3)]))
 
 
+def test_a_state_that_is_none_is_zeros() -> None:
+    made, x = (
+        kernel(loop(6, (NEXT, Apply("add", (Load(X, I0), Load(H, I0)), FLOAT))), buffers=[H, NEXT, X]),
+        numbers(3, 2, 6),
+    )
+    (final,), _ = run(made, states=[None], reads=[x], rows=[], fixed=[], steps=3, batch=2)
+    torch.testing.assert_close(final, x.sum(0))
+
+
 def test_indices_move_values_and_may_be_quotients_and_remainders() -> None:
     turned = Index.variable(Remainder(I0, 3)).times(2).plus(Index.variable(Quotient(I0, 3)))  # [3, 2] -> [2, 3]
     x = numbers(1, 2, 6)

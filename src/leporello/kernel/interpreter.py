@@ -40,7 +40,7 @@ class InvalidKernel(ValueError):
 def run(
     kernel: Kernel,
     *,
-    states: Sequence[Tensor],
+    states: Sequence[Tensor | None],
     reads: Sequence[Tensor],
     rows: Sequence[Tensor],
     fixed: Sequence[Tensor],
@@ -50,7 +50,7 @@ def run(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Take all rows through all steps; the states after the last, and the sequences that were written.
 
-    states   [batch, *sizes] each, in the order of the slots, before the first step
+    states   [batch, *sizes] each, in the order of the slots, before the first step; None stands for zeros
     reads    [steps, batch, *sizes]: sequences
     rows     [batch, *sizes]: the same at every step
     fixed    [*sizes]: the same for all rows; one that is only multiplied by may have the shape that `Matrix.axes` say
@@ -58,11 +58,12 @@ def run(
     """
     numbers = list(range(len(kernel.blocks))) if order is None else list(order)
     _check_order(kernel, numbers)
-    _check_tensors(kernel.buffers["state"], states, (batch,))
+    zeros = [torch.zeros(batch, *buffer.sizes, dtype=buffer.dtype) for buffer in kernel.buffers["state"]]
+    present = [zero if state is None else state for state, zero in zip(states, zeros, strict=True)]
+    _check_tensors(kernel.buffers["state"], present, (batch,))
     _check_tensors(kernel.buffers["read"], reads, (steps, batch))
     _check_tensors(kernel.buffers["row"], rows, (batch,))
     step = _Step(kernel, batch, fixed, rows)
-    present = list(states)
     writes = [torch.empty((steps, batch, *buffer.sizes), dtype=buffer.dtype) for buffer in kernel.buffers["write"]]
     for time in reversed(range(steps)) if kernel.reverse else range(steps):
         step.begin(present, [sequence[time] for sequence in reads])

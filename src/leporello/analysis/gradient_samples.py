@@ -29,12 +29,12 @@ from leporello.analysis.measured_cost import timed
 from leporello.call.arguments import Call, understood
 from leporello.call.inputs import Words
 from leporello.errors import ArgumentError
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.loop.step import place_of
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.loss import unreduced
+from leporello.rewrite.add_loss import unreduced
 
 TIMED_DRAWS = 7  # gradients of each method that are timed, random or not
 

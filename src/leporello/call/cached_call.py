@@ -20,16 +20,16 @@ from leporello.call.checks import checked_lengths, checked_mask
 from leporello.call.initial_state import fresh, initial_of
 from leporello.call.inputs import Words, home_of
 from leporello.call.values import Gathering, gathering, of_the_call, passing, times_of
-from leporello.engine import bridge
+from leporello.engine import autograd
 from leporello.engine.choice import Choice
-from leporello.engine.passing import ALL, Passing
 from leporello.engine.plan import Plan
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.errors import LeporelloError
-from leporello.gradient.carried import Carried
-from leporello.gradient.full import Full
+from leporello.gradient.forward_in_time import CarryingLoop
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import reading
+from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, leaves_of
 
@@ -68,9 +68,9 @@ class Warm:
         self.cell, self.plan, self.gradient, self.engine = cell, plan, gradient, engine
         self.watch = Watch(cell)
         self.trains = any(plan.wanted)
-        self.plain = bridge.call if choice.engine == "reference" else bridge.plain
+        self.plain = autograd.call if choice.engine == "reference" else autograd.plain
         own = choice.engine == "reference" or type(gradient).run is not Method.run
-        self.trained = gradient.run if own else bridge.trained
+        self.trained = gradient.run if own else autograd.trained
         self.detached = not gradient.crossing(1)[0]
         self.device = call.device
         self.sequence = call.sequences[0][0]
@@ -97,7 +97,7 @@ class Warm:
         length, batch = inputs.shape[:2]
         if length < 1 or batch < 1:
             return None
-        with reading:
+        with CELL_LOCK:
             if not self.watch.same():
                 return None
             states = self.begin(state, batch)
@@ -249,7 +249,7 @@ class Single:
                 return None
             if not leaf.dim() or leaf.shape[1:] != shape or len(leaf) != batch:
                 return None
-        with reading:
+        with CELL_LOCK:
             if not self.same():
                 return None
             values = self.values(x, leaves, 1, batch, None)
@@ -269,7 +269,7 @@ class KnownStep:
     """
 
     plan: Plan
-    carried: Carried
+    carried: CarryingLoop
     asked: str
     home: dict[str, Any]
     batch: int
@@ -280,7 +280,7 @@ class KnownStep:
     gather: Gathering
 
     @staticmethod
-    def of(cell: nn.Module, call: Call, plan: Plan, carried: Carried, asked: str, x: Tree) -> KnownStep:
+    def of(cell: nn.Module, call: Call, plan: Plan, carried: CarryingLoop, asked: str, x: Tree) -> KnownStep:
         names, learned = [name for name, _ in call.states], [leaf.requires_grad for _, leaf in call.states]
         home = home_of(cell, call.sequences, call.state)
         form, gather = _form(x, home["device"]), gathering(plan.loop, cell, names)

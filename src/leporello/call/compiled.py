@@ -30,12 +30,12 @@ from leporello.call.handles import network_of
 from leporello.call.inputs import Words
 from leporello.call.plan_cache import begun
 from leporello.call.values import each, in_trees, passing_of, values_of
-from leporello.engine.aside import aside
-from leporello.engine.in_graph import library
-from leporello.engine.registered import Registered
+from leporello.engine.fresh_thread import in_fresh_thread
+from leporello.engine.graph_operators import library
+from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import reading, swapped
+from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
 from leporello.loop.state import Tree
 
 SOME = "some"  # in the place of an attribute that is compared by what it is
@@ -57,7 +57,7 @@ class Form:
     skeleton: Any
     one_step: bool
     answer: Any = None
-    plans: dict[Any, Registered] = field(default_factory=dict)
+    plans: dict[Any, RegisteredPlan] = field(default_factory=dict)
 
 
 # ---- what the compiler reads
@@ -181,7 +181,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     instead = dict(zip(map(id, _held(net.cell)), held, strict=True))
     arguments |= {"inputs": inputs, "state": state, "one_step": form.one_step, "looks": IN_GRAPH}
     try:
-        with reading, swapped(net.cell, instead):
+        with CELL_LOCK, tensors_replaced(net.cell, instead):
             call = understood(net.cell, **arguments)
     except LeporelloError:
         _refuse_in_numbers(net.cell, arguments)
@@ -202,11 +202,11 @@ def _run(net: Any, form: Form, call: Call, instead: dict[int, Tensor]) -> tuple[
     standing = Standing.of(call)
     if standing.key not in form.plans:
         plan = standing.plan(net._planner, net.cell, net.gradient, net.engine)
-        form.plans[standing.key] = Registered(plan)
+        form.plans[standing.key] = RegisteredPlan(plan)
     known = form.plans[standing.key]
     loop = known.plan.loop
     handed = loop.replace(inputs=tuple(loop.inputs[place] for place in known.handed))
-    with reading, swapped(net.cell, instead):
+    with CELL_LOCK, tensors_replaced(net.cell, instead):
         values = values_of(handed, call)
     sweeps: Any = torch.ops.leporello
     if known.trains:
@@ -253,7 +253,7 @@ def _refuse_in_numbers(cell: nn.Module, arguments: dict[str, Any]) -> None:
     tensors: list[Tensor] = []
     skeleton = spoken(taken_apart(arguments, tensors))
     forms = [(tuple(map(int, leaf.shape)), leaf.dtype, leaf.device) for leaf in tensors]
-    aside(lambda: understood(cell, **put_together(skeleton, iter([tensor(*form) for form in forms]))))
+    in_fresh_thread(lambda: understood(cell, **put_together(skeleton, iter([tensor(*form) for form in forms]))))
 
 
 library.impl("recurrence", _recurrence, "CompositeImplicitAutograd")

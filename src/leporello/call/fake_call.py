@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from leporello.call.arguments import Call
 from leporello.call.plan_cache import Planner
-from leporello.engine.aside import aside
+from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.plan import Plan
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree, leaves_of, map_leaves
@@ -83,10 +83,10 @@ class Standing:
             with torch.set_grad_enabled(self.grad), autocast:
                 return planner.plan(cell, self._made(rows), gradient, engine)[0]
 
-        plan = aside(lambda: planned(ROWS))
-        if plan.loop.decides_by_rows:
+        plan = in_fresh_thread(lambda: planned(ROWS))
+        if plan.loop.traced_for_one_batch:
             rows = int(self.call.batch)
-            plan = aside(lambda: planned(rows))
+            plan = in_fresh_thread(lambda: planned(rows))
         return plan
 
     def _made(self, rows: int) -> Call:

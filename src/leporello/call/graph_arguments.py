@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leporello.call.checks import Looks, chance_in_range, classes_in_range, lengths_in_range
-from leporello.engine.in_graph import library
+from leporello.engine.graph_operators import library
 
 LEAF = "leaf"
 

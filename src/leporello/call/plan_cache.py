@@ -5,7 +5,7 @@ Knows the order of the rewrites and what must be the same for a plan to serve ag
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,14 +20,12 @@ from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import place_of
 from leporello.loop.trace import trace
-from leporello.rewrite.force import force
-from leporello.rewrite.mask import mask
-from leporello.rewrite.reset import reset
+from leporello.rewrite.pipeline import Context, PassRecord, Pipeline
 
 MOST = 64  # loops, and plans: an attribute that changes with every call must not fill the memory
 
@@ -50,28 +48,32 @@ class Planner:
     def __getstate__(self) -> dict[str, Any]:
         return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}, "writers": {}}
 
-    @alone
+    @under_cell_lock
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._key(cell, call)
         needs = _needs(cell, call)
-        batch = call.batch if self._any_batch(cell, call, key).decides_by_rows else None
+        batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
         full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
         if full not in self.plans:
-            loop = rewritten(self.loop(cell, call, key), cell, call)
-            keep(self.plans, full, prepared(loop, _wanted(loop, call, needs), gradient, engine, cell))
+            pipeline = Pipeline(call_context(cell, call))
+            loop = pipeline.call(self.loop(cell, call, key))
+            wanted = _wanted(loop, call, needs)
+            keep(self.plans, full, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
         return self.plans[full]
 
-    @alone
+    @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
         key = self._key(cell, call) if key is None else key
         loop = self._any_batch(cell, call, key)
-        if not loop.decides_by_rows:
+        if not loop.traced_for_one_batch:
             return loop
         own = (key, call.batch)
         if own not in self.loops:
-            keep(self.loops, own, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
+            keep(
+                self.loops, own, _traced(cell, call, rows=call.batch).replace(batch_interaction=loop.batch_interaction)
+            )
         return self.loops[own]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
@@ -108,14 +110,22 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
 
 
 def prepared(
-    loop: Loop, wanted: tuple[bool, ...], gradient: Method, asked: str, cell: nn.Module
+    loop: Loop,
+    wanted: tuple[bool, ...],
+    gradient: Method,
+    asked: str,
+    cell: nn.Module,
+    before: Sequence[PassRecord] = (),
 ) -> tuple[Plan, Choice]:
-    """A plan, once its engine has shown that it can run the loop both ways; where it cannot, auto tries the next."""
+    """A plan, once its engine has shown that it can run the Loop both ways; where it cannot, auto tries the next.
+
+    before   the passes that led to the Loop
+    """
     refused: list[tuple[str, str]] = []
     while True:
         choice = choose(asked, loop, refused)
-        plan = Plan(loop, wanted, gradient.backward, choice.engine)
-        if choice.engine == "reference":
+        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
+        if choice.target is None:
             return plan, choice
         try:
             gradient.prepare(plan)
@@ -135,16 +145,21 @@ def _asked(call: Call) -> Hashable:
     return (forced, restarts, call.lengths is not None)
 
 
-def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
-    """The loop with what the call asks of it: forcing, then resets, then lengths."""
+def call_context(cell: nn.Module, call: Call) -> Context:
+    """What the call asks of the pipeline: forcing, resets, lengths."""
+    forced = None
     if call.targets is not None:
         assert isinstance(cell, Cell)
-        loop = force(loop, str(cell.feedback_leaf()), always=call.coin is None)
+        forced = str(cell.feedback_leaf())
+    restarts = None
     if call.resets is not None:
-        loop = reset(loop, given=() if call.initial is None else [name for name, _ in call.states])
-    if call.lengths is not None:
-        loop = mask(loop)
-    return loop
+        restarts = () if call.initial is None else tuple(name for name, _ in call.states)
+    return Context(forced=forced, always=call.coin is None, restarts=restarts, lengths=call.lengths is not None)
+
+
+def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
+    """The Loop with what the call asks of it."""
+    return Pipeline(call_context(cell, call)).call(loop)
 
 
 def _needs(cell: nn.Module, call: Call) -> Hashable:

@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree, leaves_of, map_leaves
@@ -107,7 +107,7 @@ def passing(
     return ALL if weights is None and gradient.limit is None else Passing(weights, groups, gradient.limit)
 
 
-@alone
+@under_cell_lock
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did: torch may have
     noted a minus sign that is not in the numbers yet."""

@@ -17,7 +17,7 @@ class Role(Enum):
     # Roles that follow from the kind and the side of the Loop; a port has one of these unless another is passed.
     INPUT = "input"  # a sequence the user passes
     OUTPUT = "output"  # a sequence the step computes
-    STATE = "state"  # what a delay hands on
+    STATE = "state"  # what a delay passes on
     INVARIANT = "invariant"  # a parameter, a buffer or a constant
     DRAW = "draw"  # random numbers of one step
     TOTAL = "total"  # summed over steps
@@ -26,7 +26,7 @@ class Role(Enum):
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step
-    PAST = "past"  # whether a step lies past its row's end: the padding mask
+    PAST = "past"  # whether a step is past its row's end: the padding mask
     ELSEWHERE = "elsewhere"  # whether a step is not its row's last
     FIRST_INPUT = "first_input"  # what padding reads instead of an input
     INITIAL_STATE = "initial_state"
@@ -37,7 +37,7 @@ class Role(Enum):
     STATE_BEFORE = "state_before"  # the forward sweep's state before each step
     SAVED = "saved"  # a value that the forward sweep keeps for the backward one
     FORWARD_OUTPUT = "forward_output"
-    WEIGHT = "weight"  # of what the backward delay hands on: 0 cuts the gradient
+    WEIGHT = "weight"  # of what the backward delay passes on: 0 cuts the gradient
     CLIP_COUNT = "clip_count"  # how often the state's gradient was clipped
     TOKEN = "token"  # the sampled token that is fed back
     NOISE = "noise"  # random numbers that sampling reads
@@ -62,10 +62,12 @@ class Port:
     """One input or output of a Loop.
 
     kind          sequence: one value a step; invariant: the same at every step; draw: random numbers, one set a step;
-                  state: what a delay hands on; total: summed over steps
+                  state: what a delay passes on; total: summed over steps
     rows          whether it has the row axis in front (a total without it is summed over rows too)
     shape         the sizes of the other axes
     distribution  of a draw: "uniform" on [0, 1) or "normal"
+    of            the port that this one belongs to, of this Loop or of the one it was derived from: for an incoming
+                  gradient the output, for a forward value that a backward Loop reads the forward port
     role          what it is for. By default the role that belongs to the kind; such a default follows the kind when
                   `dataclasses.replace` changes it, any other role stays. A Loop makes INPUT and OUTPUT fit its sides
     """
@@ -78,6 +80,7 @@ class Port:
     rows: bool = True
     distribution: str | None = None
     role: Role = Role.INPUT
+    of: Port | None = None
 
     def __post_init__(self) -> None:
         if self.has_default_role and not (self.kind == "sequence" and self.role is Role.OUTPUT):
@@ -87,6 +90,20 @@ class Port:
     def has_default_role(self) -> bool:
         """Whether the role follows from the kind, and from the side of the Loop the port is on."""
         return self.role in _DEFAULT_ROLES
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Kind and name: no two inputs of a Loop have the same, and no two outputs."""
+        return (self.kind, self.name)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether its values can have gradients."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    def reads_forward(self, role: Role) -> bool:
+        """Whether this is the input of a backward Loop that reads the forward Loop's sequence of that role."""
+        return self.role is Role.FORWARD_INPUT and self.of is not None and self.of.role is role
 
     def __str__(self) -> str:
         sizes = ", ".join(["rows"] * self.rows + [str(n) for n in self.shape])

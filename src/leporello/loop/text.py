@@ -1,6 +1,6 @@
-"""A Loop as text, one line a value. `loop/text.py` reads it back.
+"""A Loop as text, one line a value: `text_of` writes it, `loop_of_text` reads it back.
 
-Knows how values are spelt; knows nothing of layout or pictures.
+Reading computes every shape anew from the inputs' shapes, so that a text cannot contradict itself.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,33 +31,37 @@ def text_of(loop: Loop) -> str:
             kind, device = "constant", f"{device} = {loop.constants[port.name].tolist()!r}"
         lines.append(f"  {kind:<10} {node.name} = {port.name!r} {port}{_role_text(port)}{device}")
     for node in loop.nodes:
-        lines.append(f"  {node.name} = {_spelt(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}")
+        lines.append(
+            f"  {node.name} = {_target_text(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}"
+        )
     for port, node in zip(loop.outputs, loop.results, strict=True):
         kind = "next state" if port.kind == "state" else f"output {port.kind}"
-        kind = "output final" if port.name in loop.ended and port.kind == "sequence" else kind
+        kind = "output final" if port.name in loop.last_step_outputs and port.kind == "sequence" else kind
         rows = " per row" if port.kind == "total" and port.rows else ""
         lines.append(f"  {kind} {port.name!r}{rows}{_role_text(port)} = {node.name}")
     return "\n".join(lines) + "\n"
 
 
 def _role_text(port: Port) -> str:
-    return "" if port.has_default_role else f" as {port.role.value}"
+    """The role of a port, where it is not the default one of its kind, and the port it belongs to."""
+    role = "" if port.has_default_role else f" as {port.role.value}"
+    return role if port.of is None else f"{role} of {port.of.kind} {port.of.name!r}{_role_text(port.of)}"
 
 
-def _spelt(target: Any) -> str:
+def _target_text(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target.__name__}"
     return f"python.{target.__name__}"
 
 
 def _arguments(node: fx.Node) -> str:
-    positional = [_literal(argument) for argument in node.args]
-    return ", ".join([*positional, *(f"{name}={_literal(value)}" for name, value in node.kwargs.items())])
+    positional = [_argument_text(argument) for argument in node.args]
+    return ", ".join([*positional, *(f"{name}={_argument_text(value)}" for name, value in node.kwargs.items())])
 
 
-def _literal(argument: Any) -> str:
+def _argument_text(argument: Any) -> str:
     if isinstance(argument, (list, tuple)):
-        return "[" + ", ".join(map(_literal, argument)) + "]"
+        return "[" + ", ".join(map(_argument_text, argument)) + "]"
     if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)):
         return str(argument)
     if isinstance(argument, torch.device):
@@ -83,23 +88,22 @@ def _rows_text(size: Any) -> str:
     return text
 
 
+_ROLE = r"(?P<role>(?: as \w+)?(?: of \w+ (?:'.*?'|\".*?\")(?: as \w+)?)*)"
 _HEAD = re.compile(r"loop (?P<name>.*?)(?P<reverse>, time reversed)?$")
 _INPUT = re.compile(
     r"  (?P<kind>sequence|invariant|constant|state|draw uniform|draw normal) +(?P<node>\w+) = (?P<name>'.*?'|\".*?\") "
-    r"(?P<dtype>\w+) \[(?P<sizes>[^\]]*)\](?: as (?P<role>\w+))?(?: on (?P<device>[\w:]+))?(?: = (?P<value>.*))?$"
+    r"(?P<dtype>\w+) \[(?P<sizes>[^\]]*)\]" + _ROLE + r"(?: on (?P<device>[\w:]+))?(?: = (?P<value>.*))?$"
 )
 _OPERATOR = re.compile(r"  (?P<node>\w+) = (?P<target>[\w.]+)\((?P<arguments>.*)\)  # .*$")
 _OUTPUT = re.compile(
     r"  (?P<kind>next state|output (?:sequence|total|final)) (?P<name>'.*?'|\".*?\")(?P<rows> per row)?"
-    r"(?: as (?P<role>\w+))? = (?P<node>\w+)$"
+    + _ROLE
+    + r" = (?P<node>\w+)$"
 )
 
 
 def loop_of_text(text: str) -> Loop:
-    """The Loop that `loop.text()` spells.
-
-    It knows no module: hand it the values of its invariants when it runs.
-    """
+    """The Loop that `text_of` wrote. It has no module: pass the values of its invariants when it runs."""
     lines = text.rstrip("\n").split("\n")
     head = _HEAD.match(lines[0])
     if head is None:
@@ -111,11 +115,11 @@ def loop_of_text(text: str) -> Loop:
 
 
 class _Reader:
-    """A loop while it is read, line by line."""
+    """Builds a Loop from the lines of its text."""
 
     def __init__(self, inputs: list[re.Match[str]]) -> None:
-        taken = [int(size) for match in inputs for size in re.findall(r"\d+", match["sizes"])]
-        self.family = FakeTensorFamily(taken=taken)
+        sizes = [int(size) for match in inputs for size in re.findall(r"\d+", match["sizes"])]
+        self.family = FakeTensorFamily(feature_sizes=sizes)
         self.graph = fx.Graph()
         rows = self.graph.placeholder("rows")
         rows.meta["val"] = self.family.rows
@@ -123,13 +127,13 @@ class _Reader:
         self.inputs: list[Port] = []
         self.outputs: list[tuple[Port, fx.Node]] = []
         self.constants: dict[str, Tensor] = {}
-        self.ended: list[str] = []
+        self.last_step_outputs: list[str] = []
 
     def read(self, number: int, line: str) -> None:
-        for pattern, take in ((_INPUT, self._input), (_OUTPUT, self._output), (_OPERATOR, self._operator)):
+        for pattern, add in ((_INPUT, self._input), (_OUTPUT, self._output), (_OPERATOR, self._operator)):
             match = pattern.match(line)
             if match is not None:
-                take(match)
+                add(match)
                 return
         raise _unreadable(number, line)
 
@@ -149,8 +153,8 @@ class _Reader:
             device,
             rows,
             distribution or None,
-            _role(match),
         )
+        port = _with_role(port, match["role"])
         node = self.graph.create_node("placeholder", match["node"], name=match["node"])
         node.meta.update(val=self.family.tensor(port.shape, dtype, device, rows=rows), label=name)
         self.nodes[match["node"]] = node
@@ -183,11 +187,12 @@ class _Reader:
         kind: Any = match["kind"].split(" ")[1]
         if kind == "final":
             kind = "sequence"
-            self.ended.append(ast.literal_eval(match["name"]))
+            self.last_step_outputs.append(ast.literal_eval(match["name"]))
         rows = kind != "total" or match["rows"] is not None
         shape = tuple(value.shape[1:] if rows else value.shape)
         name = ast.literal_eval(match["name"])
-        self.outputs.append((Port(kind, name, shape, value.dtype, value.device, rows, role=_role(match)), node))
+        port = Port(kind, name, shape, value.dtype, value.device, rows)
+        self.outputs.append((_with_role(port, match["role"]), node))
 
     def loop(self, name: str, *, reverse: bool) -> Loop:
         self.graph.output(tuple(node for _, node in self.outputs))
@@ -199,17 +204,25 @@ class _Reader:
             family=self.family,
             reverse=reverse,
             constants=self.constants,
-            ended=tuple(self.ended),
+            last_step_outputs=tuple(self.last_step_outputs),
         )
 
 
-def _role(match: re.Match[str]) -> Role:
-    """The role a line names; without one, the port's kind decides."""
-    return Role(match["role"]) if match["role"] else Role.INPUT
+def _with_role(port: Port, text: str) -> Port:
+    """A port with what `_role_text` says of it; the port it belongs to has its shape and dtype."""
+    role = re.match(r" as (\w+)", text)
+    if role is not None:
+        port, text = replace(port, role=Role(role[1])), text[role.end() :]
+    of = re.match(r" of (\w+) ('.*?'|\".*?\")", text)
+    if of is not None:
+        kind: Any = of[1]
+        plain = Port(kind, ast.literal_eval(of[2]), port.shape, port.dtype, port.device, port.rows)
+        port = replace(port, of=_with_role(plain, text[of.end() :]))
+    return port
 
 
-def _target(spelt: str) -> Any:
-    space, _, rest = spelt.partition(".")
+def _target(text: str) -> Any:
+    space, _, rest = text.partition(".")
     if space == "python":
         return getattr(operator, rest, None) or getattr(torch, rest)
     name, _, overload = rest.partition(".")

@@ -17,16 +17,17 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, understood
 from leporello.call.plan_cache import keep, prepared
 from leporello.call.values import Gathering, gathering
-from leporello.engine import bridge
+from leporello.engine import autograd
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
-from leporello.gradient.full import Full
-from leporello.loop.cell_tensors import alone
+from leporello.gradient.through_time import Full
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P, sample
-from leporello.rewrite.tabulate import LARGEST, tabulate
+from leporello.rewrite.pipeline import Context, Pipeline
+from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P
+from leporello.rewrite.tabulate import LARGEST
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -232,7 +233,7 @@ class Writer:
             if noise is not None:
                 beside["sequence", NOISE] = drawn(length, batch, self.size, dtype, call.device, generator)
             values = self.gather(token, leaves, length, batch, beside)
-            made = zip(loop.outputs, bridge.call(self.plan, values, length, batch), strict=True)
+            made = zip(loop.outputs, autograd.call(self.plan, values, length, batch), strict=True)
             named = {(port.kind, port.name): value for port, value in made}
             _refuse_not_finite(named["sequence", "token"], begin, loop)
             for name, column in columns.items():
@@ -253,7 +254,7 @@ def drawn(
     return found.clamp_(min=torch.finfo(dtype).tiny).to(device)
 
 
-@alone
+@under_cell_lock
 def writer_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Writer:
     """The writer of a structure, made once; tables of products only where about all of their rows will be read.
 
@@ -266,9 +267,15 @@ def writer_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surp
     key = (loop, tuple(structure.values()), surprises, forced, often, net.engine)
     if key not in written_by:
         leaf = _leaf(net, loop, size) if forced else None
-        sampled = sample(loop, **structure, surprises=surprises, leaf=leaf)
-        sampled = tabulate(sampled, numbers=size, rows=LARGEST if often else 0)
-        plan, _ = prepared(sampled, (False,) * len(sampled.inputs), Full(), net.engine, net.cell)
+        pipeline = Pipeline(
+            Context(
+                sampled={**structure, "surprises": surprises, "leaf": leaf},
+                table={"numbers": size, "rows": LARGEST if often else 0},
+            )
+        )
+        sampled = pipeline.call(loop)
+        wanted = (False,) * len(sampled.inputs)
+        plan, _ = prepared(sampled, wanted, Full(), net.engine, net.cell, pipeline.records)
         keep(written_by, key, Writer(plan, size, gathering(sampled, net.cell, [name for name, _ in call.states])))
     found: Writer = written_by[key]
     return found

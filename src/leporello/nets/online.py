@@ -21,9 +21,9 @@ from leporello.call.initial_state import fresh
 from leporello.call.values import each, in_trees, values_of
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
-from leporello.gradient.forward import ForwardMethod, plainly
+from leporello.gradient.forward_in_time import ForwardMethod, without_gradients
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import reading
+from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.linearize import Key, arriving, key, total
@@ -95,7 +95,7 @@ class Online:
         with torch.enable_grad():
             known, values = self._look(x)
             plan, carried, batch = known.plan, known.carried, known.batch
-            outputs, after = in_trees(plan.loop, plainly(plan, values, 1, batch))
+            outputs, after = in_trees(plan.loop, without_gradients(plan, values, 1, batch))
             output = each(lambda leaf: _watched(leaf.squeeze(0)), outputs)
             self.loss = self._judged(output, target)
             given = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self._beside
@@ -126,7 +126,7 @@ class Online:
         known = self._known
         if known is not None and known.fits(x, self.net.engine):
             states = [leaf.detach() for leaf in leaves_of(self.state)]
-            with reading:
+            with CELL_LOCK:
                 return known, known.gather(None if x is None else x.unsqueeze(0), states, 1, known.batch, None)
         call = self._call(x)
         plan, _ = self.net._planner.plan(self.net.cell, call, self.method, self.net.engine)

@@ -18,10 +18,10 @@ from leporello.call.handles import handle_of
 from leporello.call.plan_cache import Planner, begun, keep, rewritten
 from leporello.call.values import each, in_trees, passing_of, values_of
 from leporello.engine.choice import refuse_unknown
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, MissingState
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
@@ -189,7 +189,7 @@ class Recurrent(nn.Module):
     def clipped(self) -> float | None:
         """The share of (step, row) pairs at which `clip_state` acted in the last gradient that went back; else None."""
         plan = self._planner.last
-        return None if plan is None or plan.acted is None else plan.acted.share
+        return None if plan is None or plan.clipped is None else plan.clipped.share
 
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
@@ -233,7 +233,7 @@ class Recurrent(nn.Module):
         self._planner.last = plan
         values = values_of(plan.loop, call)
         passing = passing_of(call, gradient) if passing is None else passing  # after the draws, as in a warm call
-        if form is not None and not plan.loop.decides_by_rows:
+        if form is not None and not plan.loop.traced_for_one_batch:
             warm = Warm(self.cell, call, plan, choice, gradient, self.engine, given=given)
             keep(self._planner.warm, (form, self.engine, gradient), warm)
         results = gradient.run(plan, values, call.length, call.batch, passing)

@@ -15,11 +15,10 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call, understood
 from leporello.call.values import each, passing_of
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, StateMismatch
-from leporello.gradient.backward import Weighed
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full, Weighted
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.nets.recurrent import Recurrent
 
@@ -123,10 +122,10 @@ def _detached(leaf: Tensor, counts: Tensor) -> Tensor:
 
 def _burning(method: Method) -> Method:
     """The method that carries weights for this one."""
-    if isinstance(method, Weighed):
+    if isinstance(method, Weighted):
         return method
     if type(method) is Full:
-        return Weighed(clip_state=method.clip_state)
+        return Weighted(clip_state=method.clip_state)
     raise ArgumentError(
         f"the argument 'burn_in' does not go with the gradient method {method!r}.",
         expected="lp.Full(), lp.Truncated() or lp.RandomTruncated()",

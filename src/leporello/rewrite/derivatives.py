@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.graph_cleanup import Unasserted
+from leporello.loop.graph import copied, stop
+from leporello.loop.graph_cleanup import WithoutAssertions
+from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.linearize import Key, Linear, Values, arriving, flat, key
-from leporello.rewrite.row import row_of
 
 
 def stepped(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
     """The loop's outputs."""
-    with Unasserted():
+    with WithoutAssertions():
         given = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
     return dict(zip(linear.loop.outputs, given, strict=True))
 
@@ -41,7 +42,7 @@ def heard(linear: Linear, rows: Any, values: Values) -> tuple[dict[Port, Tensor]
     if not said:
         return after, None, {}
     weights = [values[key(arriving(port))] for port in said]
-    with Unasserted():
+    with WithoutAssertions():
         made = torch.autograd.grad(list(said.values()), list(leaves.values()), weights, allow_unused=True)
     found = {one: gradient for one, gradient in zip(leaves, made, strict=True) if gradient is not None}
     direct = {one: gradient for one, gradient in found.items() if one[0] == "invariant"}
@@ -78,7 +79,7 @@ def pushed(linear: Linear, rows: Any, values: Values, tangent: Tensor) -> Tensor
     """d(next state)/d(state) tangent, [rows, size]: the product with a row vector, differentiated by that vector."""
     leaves = {key(port): values[key(port)].detach().requires_grad_() for port in linear.states}
     found: dict[Key, Tensor | None] = {}
-    with torch.enable_grad(), Unasserted():
+    with torch.enable_grad(), WithoutAssertions():
         after = stepped(linear, rows, {**values, **leaves})
         moved = {key(port): v for port, v in after.items() if port.kind == "state" and v.requires_grad}
         weights = {one: torch.zeros_like(value).requires_grad_() for one, value in moved.items()}
@@ -120,7 +121,7 @@ def _by_rows(linear: Linear, function: Callable[..., Any], values: Values, given
     own = [*linear.states, *_invariants(linear)]
     axes = [[0 if port.rows else None for port in ports] for ports in (own, linear.loop.inputs)]
     mapped = torch.func.vmap(function, in_dims=(*axes, *[0] * len(given)))
-    with Unasserted():
+    with WithoutAssertions():
         return mapped([values[key(port)] for port in own], _inputs(linear, values), *given)
 
 
@@ -142,3 +143,37 @@ def _back(linear: Linear, own: Sequence[Tensor], others: Sequence[Tensor]) -> Ca
 
 def _inputs(linear: Linear, values: Values) -> list[Tensor]:
     return [values[key(port)] for port in linear.loop.inputs]
+
+
+# ---- a step as a function of one row, by operators for which torch's vmap has a rule: instead of those it maps wrongly
+
+aten = torch.ops.aten
+
+
+def _slice_scatter(x: Tensor, part: Tensor, axis: int, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    end = None if end is None else min(end, x.shape[axis])  # an end beyond all sizes overflows under vmap
+    return aten.slice_scatter.default(x, part, axis, start, end, step)
+
+
+def _unfold(x: Tensor, axis: int, size: int, step: int) -> Tensor:
+    axis = axis % x.dim()
+    starts = range(0, x.shape[axis] - size + 1, step)
+    return torch.stack([x.narrow(axis, start, size).movedim(axis, -1) for start in starts], axis)
+
+
+SPELT: dict[Any, Callable[..., Any]] = {
+    stop: torch.Tensor.detach,
+    aten.fill.Tensor: lambda x, value: value.to(x.dtype).expand_as(x),
+    aten.slice_scatter.default: _slice_scatter,
+    aten.unfold.default: _unfold,
+    aten._prelu_kernel.default: lambda x, weight: torch.where(x > 0, x, weight * x),
+}
+
+
+def row_of(loop: Loop) -> Callable[..., Any]:
+    """The step as a function of the number of rows and its inputs."""
+    graph, _ = copied(loop.graph)
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.target = SPELT.get(node.target, node.target)
+    return fx.GraphModule({}, graph).forward

@@ -20,9 +20,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
-from leporello.loop.graph_cleanup import Unasserted, label_all, tidy
+from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Kind, Port, Role
 
 aten = torch.ops.aten
 
@@ -42,39 +42,42 @@ def differentiate(
     """
     wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
     given = _differentiable(loop.outputs) if given is None else list(given)
-    carried = [port.kind == "state" and _floats(port) for port in loop.inputs]
+    carried = [port.kind == "state" and port.is_floating for port in loop.inputs]
     asked = [w or c for w, c in zip(wanted, carried, strict=True)]
     reads = [_forward_port(port) for port in loop.inputs]
     gradients = [
-        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)
+        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and port.is_floating
     ]
-    arriving = [there and _floats(port) for port, there in zip(loop.outputs, given, strict=True)]
+    arriving = [there and port.is_floating for port, there in zip(loop.outputs, given, strict=True)]
     graph, present = _traced(loop, asked, arriving, [*reads, *gradients], again)
     return _backward(loop, graph, present, asked, (*reads, *gradients))
 
 
-def _floats(port: Port) -> bool:
-    return port.dtype.is_floating_point or port.dtype.is_complex
-
-
 def _differentiable(ports: Sequence[Port]) -> list[bool]:
-    return [_floats(port) and port.kind != "draw" for port in ports]
+    return [port.is_floating and port.kind != "draw" for port in ports]
 
 
-_PREFIX = {"sequence": "input.", "draw": "draw.", "state": "before.", "invariant": ""}
+_FORWARD: dict[str, tuple[Role, str]] = {  # by kind of a forward input: its role in the backward Loop, and its name
+    "sequence": (Role.FORWARD_INPUT, "input."),
+    "draw": (Role.FORWARD_DRAW, "draw."),
+    "state": (Role.STATE_BEFORE, "before."),
+}
 
 
 def _forward_port(port: Port) -> Port:
-    """A forward input as the backward Loop reads it: states as the sequence of what each step found."""
-    kind: Any = "invariant" if port.kind == "invariant" else "sequence"
-    return replace(port, kind=kind, name=_PREFIX[port.kind] + port.name, distribution=None)
+    """A forward input as the backward Loop reads it: states as the sequence of the states before each step."""
+    if port.kind == "invariant":
+        return port
+    role, prefix = _FORWARD[port.kind]
+    return replace(port, kind="sequence", name=prefix + port.name, distribution=None, role=role, of=port)
 
 
 def _gradient_port(port: Port) -> Port:
+    """The incoming gradient of an output; a state's gradient is a state."""
     if port.kind == "state":
         return port
-    kind: Any = "sequence" if port.kind == "sequence" else "invariant"
-    return replace(port, kind=kind, name=f"grad.{port.name}")
+    kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
+    return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
 def _traced(
@@ -89,7 +92,7 @@ def _traced(
         leaves = [
             value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
         ]
-        with torch.enable_grad(), Unasserted():
+        with torch.enable_grad(), WithoutAssertions():
             given = forward(rows, *leaves)
         waiting = iter(gradients)
         pairs = [(result, next(waiting)) for result, there in zip(given, arriving, strict=True) if there]
@@ -98,7 +101,7 @@ def _traced(
         found: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
             heard, weights = zip(*pairs, strict=True)
-            with Unasserted():
+            with WithoutAssertions():
                 found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
         present.extend(gradient is not None for gradient in found)
         return [gradient for gradient in found if gradient is not None]
@@ -115,7 +118,7 @@ def _traced(
 def _for_every_batch(loop: Loop) -> Iterator[None]:
     """The gradient must not decide by the number of rows: that would decide it for the loop itself too."""
     try:
-        with loop.family.sealed():
+        with loop.family.no_new_guards():
             yield
     except RuntimeError as error:
         if "guards are frozen" not in str(error):
@@ -144,7 +147,7 @@ def _backward(
         if wanted and next(there):
             outputs.append((_result_port(port), next(found)))
         elif port.kind == "state" and wanted:
-            outputs.append((port, _zeros(graph, loop, port)))
+            outputs.append((_result_port(port), _zeros(graph, loop, port)))
     constant_ports = [
         Port("invariant", name, tuple(value.shape), value.dtype, value.device, rows=False)
         for name, value in constants.items()
@@ -155,7 +158,7 @@ def _backward(
     graph.erase_node(graph.output_node())
     graph.output(tuple(node for _, node in outputs))
     graph.eliminate_dead_code()
-    label_all(graph, inputs, placeholders(graph)[1:], {})
+    label_values(graph, inputs, placeholders(graph)[1:], {})
     return loop.replace(
         name=f"gradient of {loop.name}",
         graph=graph,
@@ -163,7 +166,7 @@ def _backward(
         outputs=tuple(port for port, _ in outputs),
         reverse=not loop.reverse,
         constants={**loop.constants, **constants},
-        ended=(),
+        last_step_outputs=(),
         signature=None,
     )
 
@@ -176,9 +179,10 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _result_port(port: Port) -> Port:
-    if port.kind == "invariant":
-        return replace(port, kind="total")
-    return port
+    """The gradient of an input, under its name: a total for an invariant."""
+    kind: Kind = "total" if port.kind == "invariant" else port.kind
+    role = {"total": Role.TOTAL, "sequence": Role.OUTPUT}.get(kind, port.role)
+    return replace(port, kind=kind, role=role, of=port)
 
 
 def _zeros(graph: fx.Graph, loop: Loop, port: Port) -> fx.Node:

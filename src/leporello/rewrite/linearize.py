@@ -18,11 +18,11 @@ from torch import Tensor, fx
 
 from leporello.errors import RowsMeet, UntraceableStep
 from leporello.loop.graph import placeholders, stop
-from leporello.loop.graph_cleanup import label_all
+from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.rewrite.every_batch import NotForEveryBatch, every_batch
+from leporello.loop.port import Kind, Port, Role
 from leporello.rewrite.prune import prune
+from leporello.rewrite.trace_every_batch import NotForEveryBatch, every_batch
 
 Key = tuple[str, str]  # kind and name of a port
 Values = Mapping[Key, Tensor]
@@ -136,7 +136,7 @@ def linearize(
             tries="gradient=lp.Full(), which goes back in time",
         ) from error
     inputs += [Port("invariant", n, tuple(c.shape), c.dtype, c.device, rows=False) for n, c in constants.items()]
-    label_all(graph, inputs, placeholders(graph)[1:], {})
+    label_values(graph, inputs, placeholders(graph)[1:], {})
     loop = linear.loop.replace(
         name=f"{name} of {linear.loop.name}",
         graph=graph,
@@ -144,18 +144,18 @@ def linearize(
         outputs=tuple(outputs),
         reverse=False,
         constants={**linear.loop.constants, **constants},
-        meets=None,
-        ended=(),
+        batch_interaction=None,
+        last_step_outputs=(),
         signature=None,
     )
     return prune(loop, [port.name for port in keep])
 
 
 def _refuse(loop: Loop, inputs: Sequence[Port]) -> None:
-    if loop.meets is not None:
+    if loop.batch_interaction is not None:
         raise RowsMeet(
             "rows of the batch influence each other in this step: no row has a derivative of its own to carry.",
-            because=loop.meets,
+            because=loop.batch_interaction,
             tries="compute over features only; or gradient=lp.Full()",
         )
     odd = next((port for port in (*loop.inputs, *loop.outputs) if port.dtype.is_complex), None)
@@ -187,13 +187,14 @@ def flat(value: Tensor, axes: int) -> Tensor:
 
 def arriving(port: Port) -> Port:
     """The gradient of an output: a sequence for a sequence, an invariant for a total."""
-    return replace(port, kind="sequence" if port.kind == "sequence" else "invariant", name=f"grad.{port.name}")
+    kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
+    return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
 def total(port: Port) -> Port:
     """The gradient of a source: an invariant's under its name, a state's under a name that no parameter has."""
     name = port.name if port.kind == "invariant" else f"the state {port.name}"
-    return replace(port, kind="total", name=name)
+    return replace(port, kind="total", name=name, role=Role.TOTAL, of=port)
 
 
 def totals(linear: Linear, gradients: Mapping[Key, Tensor]) -> dict[Port, Tensor]:

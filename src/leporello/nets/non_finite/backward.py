@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.crossing import clipped
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing, with_clipped_gradient
 from leporello.loop.graph import arguments
-from leporello.loop.value_classes import is_part
+from leporello.loop.value_classes import is_getitem
 from leporello.nets.non_finite.forward import States, Window, evaluated, states_in
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by
 
@@ -175,7 +174,7 @@ def _with_gradients(
     states = [(values[node], leaving.get(port.name)) for port, node in results if port.kind == "state"]
     if limit is not None:
         past = None if window.past is None else window.past[0]
-        changed = clipped([value for value, _ in states], limit, past, None)
+        changed = with_clipped_gradient([value for value, _ in states], limit, past, None)
         states = [(value, gradient) for value, (_, gradient) in zip(changed, states, strict=True)]
     return [(value, given) for value, given in (*pairs, *states) if given is not None and value.requires_grad]
 
@@ -184,7 +183,7 @@ def _readers(node: fx.Node) -> list[fx.Node]:
     """The values made of a value; of an operator with several results, each of them."""
     found: list[fx.Node] = []
     for user in node.users:
-        parts = [part for part in user.users if is_part(part)]
+        parts = [part for part in user.users if is_getitem(part)]
         found += parts if parts and not isinstance(user.meta.get("val"), Tensor) else [user]
     return found
 
@@ -200,7 +199,7 @@ def _makes_it(user: fx.Node, node: fx.Node, values: Mapping[fx.Node, Any], gradi
     if isinstance(made, Tensor):
         pairs = [(made, gradients.get(user))]
     else:
-        pairs = [(made[arguments(part)[1]], gradients.get(part)) for part in user.users if is_part(part)]
+        pairs = [(made[arguments(part)[1]], gradients.get(part)) for part in user.users if is_getitem(part)]
     pairs = [(value, gradient) for value, gradient in pairs if gradient is not None and value.requires_grad]
     if not pairs:
         return False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine import reference
-from leporello.engine.passing import ALL, Passing, spread
+from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import SPELLING, arguments, function_of
 from leporello.loop.loop import Loop
@@ -89,7 +89,7 @@ class Window:
 
     def row_axis(self, node: fx.Node, value: Tensor) -> int | None:
         """The axis of a value that is the rows; the first that could be, for a loop traced for one batch only."""
-        if self.loop.decides_by_rows:
+        if self.loop.traced_for_one_batch:
             return 0 if value.dim() and value.shape[0] == self.batch else None
         stand_in = node.meta.get("val")
         axes = row_axes(stand_in) if isinstance(stand_in, Tensor) else []
@@ -98,7 +98,7 @@ class Window:
 
     def alive(self, value: Tensor) -> Tensor:
         """A sequence (length, batch, ...) with zeros where rows have ended."""
-        return value if self.past is None else value.masked_fill(spread(self.past, value), 0)
+        return value if self.past is None else value.masked_fill(broadcast_mask(self.past, value), 0)
 
 
 def evaluated(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
@@ -179,7 +179,7 @@ class _Step:
 
     def origin(self) -> Origin | None:
         """Of the first row that has one; rows that meet are looked at together."""
-        if self.window.loop.meets is not None:
+        if self.window.loop.batch_interaction is not None:
             return self._of_row(None)
         return next((found for row in self._rows() if (found := self._of_row(row)) is not None), None)
 

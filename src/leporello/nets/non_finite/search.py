@@ -19,7 +19,7 @@ from leporello.call.arguments import Call, repacked
 from leporello.call.initial_state import fresh
 from leporello.call.plan_cache import begun, rewritten
 from leporello.call.values import each, in_trees, passing_of, values_of
-from leporello.engine.passing import ALL
+from leporello.engine.state_gradient import ALL
 from leporello.errors import ArgumentError
 from leporello.loop.port import Port
 from leporello.loop.state import Tree, described

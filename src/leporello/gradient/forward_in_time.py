@@ -1,0 +1,241 @@
+"""`ForwardMethod`: gradients that go forward in time, beside the state, so that nothing of the past is kept.
+
+Forward is the plain sweep. Backward is a second sweep forward over the same inputs, on a Loop that carries the state's
+derivatives with respect to the sources and combines them with the incoming gradients of the outputs on its way. What is
+carried is a method's own business; `CarryingLoop` runs such a Loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.engine import autograd, reference
+from leporello.engine.plan import Plan, Sweep, pipeline_of
+from leporello.engine.state_gradient import Passing
+from leporello.engine.target import Target
+from leporello.errors import ArgumentError
+from leporello.gradient.method import Method
+from leporello.loop.graph import function_of
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port, Role
+from leporello.rewrite.linearize import Key, Linear, arriving, count, key, total
+
+STEPS_AT_A_TIME = 64  # random draws of so many steps are in memory together
+
+
+@dataclass(frozen=True, eq=False)
+class CarryingLoop:
+    """A Loop that carries derivatives forward in time, ready to run on any engine.
+
+    It is run in short stretches, and within each of them step by step: what is carried is large, so no two steps of it
+    are in memory together.
+
+    linear   what it was made of
+    sweep    what runs it; None for the engine `reference`, which runs `step`
+    """
+
+    linear: Linear
+    loop: Loop
+    sweep: Sweep | None
+
+    @staticmethod
+    def of(linear: Linear, loop: Loop, target: Target | None) -> CarryingLoop:
+        sweep = None if target is None else Sweep.of(loop, target, pipeline_of(target), "forward again").step_by_step()
+        return CarryingLoop(linear, loop, sweep)
+
+    @cached_property
+    def step(self) -> Callable[..., Any]:
+        return function_of(self.loop.graph)
+
+    @cached_property
+    def states(self) -> list[Port]:
+        """What is carried beside the loop's own state."""
+        own = {port.name for port in self.linear.loop.inputs if port.kind == "state"}
+        return [port for port in self.loop.inputs if port.kind == "state" and port.name not in own]
+
+    @torch.no_grad()
+    def run(self, values: Mapping[Key, Tensor], length: int, batch: int) -> dict[Key, Tensor]:
+        """Final states and totals, by kind and name; draws are made here."""
+        steps = 1 if self.sweep is None else STEPS_AT_A_TIME
+        states = {one: value for one, value in values.items() if one[0] == "state"}
+        totals: dict[Key, Tensor] = {}
+        for start in range(0, length, steps):
+            stretch = slice(start, min(start + steps, length))
+            for one, value in self._stretch({**values, **states}, stretch, batch).items():
+                if one[0] == "state":
+                    states[one] = value
+                else:
+                    totals[one] = totals[one] + value if one in totals else value
+        return states | totals
+
+    def _stretch(self, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> dict[Key, Tensor]:
+        length = stretch.stop - stretch.start
+        inputs = [self._value(port, values, stretch, batch) for port in self.loop.inputs]
+        if self.sweep is None:
+            outputs = reference.run(self.loop, self.step, inputs, length, batch)
+        else:
+            by_key = {port.key: value for port, value in zip(self.loop.inputs, inputs, strict=True)}
+            outputs, _ = autograd.run_sweep(self.sweep, length, batch, [by_key[p.key] for p in self.sweep.inputs])
+        return {port.key: value for port, value in zip(self.loop.outputs, outputs, strict=True)}
+
+    def _value(self, port: Port, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> Tensor:
+        if port.key in values:
+            value = values[port.key]
+            return value[stretch] if port.kind in ("sequence", "draw") else value
+        if port.kind == "draw":
+            size = (stretch.stop - stretch.start, batch, *port.shape)
+            return torch.rand(size, dtype=port.dtype, device=port.device)
+        return self.loop.constants[port.name]
+
+
+class ForwardMethod(Method, ABC):
+    """A gradient that goes along with the state, from the first step to the last."""
+
+    backwards = False
+    by_reference = (
+        "the whole step, one after another; then again, with the outputs' gradients and what is carried along"
+    )
+
+    # ---- a method's own
+
+    @abstractmethod
+    def carrying(self, linear: Linear) -> Loop:
+        """The loop that is run instead of the backward one."""
+
+    @abstractmethod
+    def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
+        """What it carries before the first step."""
+
+    @abstractmethod
+    def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
+        """The gradients of the sources on which the state depends, from that of the final state, [rows, size].
+
+        states   what is carried, after the last step
+        """
+
+    def target(self, plan: Plan) -> Target | None:
+        """What runs that Loop; None for the engine `reference`."""
+        return plan.target
+
+    # ---- what all have in common
+
+    def carried(self, plan: Plan) -> CarryingLoop:
+        """Made once for a plan; a refusal comes from here."""
+        if "carried" not in plan.made:
+            self._refuse_sequences(plan)
+            linear = Linear(plan.loop, plan.wanted)
+            plan.made["carried"] = CarryingLoop.of(linear, self.carrying(linear), self.target(plan))
+        made: CarryingLoop = plan.made["carried"]
+        return made
+
+    def _refuse_sequences(self, plan: Plan) -> None:
+        for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True):
+            if wanted and port.kind == "sequence":
+                name = "targets" if port.role is Role.TARGET else "inputs"
+                raise ArgumentError(
+                    f"the argument '{name}' requires a gradient, and {self} gives it none.",
+                    came=f"{port} that requires a gradient",
+                    expected="no gradient but those of parameters and of the initial state",
+                    tries=f"put what makes it, an embedding or a layer below, into the cell; or {name}.detach(); "
+                    "or gradient=lp.Full()",
+                )
+
+    def prepare(self, plan: Plan) -> None:
+        """Both sweeps, where gradients are wanted."""
+        if any(plan.wanted):
+            self.carried(plan)
+        _ = plan.plain, plan.plain_places
+
+    def sweeps(self, plan: Plan) -> list[tuple[str, Sweep]]:
+        """The plain one, and the one that backward runs."""
+        again = self.carried(plan).sweep
+        assert again is not None, "the engine 'reference' has no sweeps"
+        target = self.target(plan)
+        by = "" if target is plan.target or target is None else f", on {target.name}"
+        return [("forward", plan.plain), (f"forward again, with the outputs' gradients{by}", again)]
+
+    def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
+        """Nothing but what is carried from step to step."""
+        ports = self.carried(plan).states
+        size = sum(port.dtype.itemsize * count(port) for port in ports) * batch
+        names = ", ".join(f"{port.name} {port}" for port in ports)
+        return [
+            "saved    nothing: inputs, outputs and their gradients are in memory anyway",
+            f"carried  {names or 'nothing'}: {size:,} bytes, however many steps",
+        ]
+
+    def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
+        """The plain sweep; its backward is the second one."""
+        wanted = zip(values, plan.wanted, strict=True)
+        if torch.is_grad_enabled() and any(value.requires_grad and asked for value, asked in wanted):
+            self.carried(plan)
+            found: Sequence[Tensor] = _Forward.apply(self, plan, length, batch, *values)
+            return found
+        return without_gradients(plan, values, length, batch)
+
+    def gradients(
+        self, plan: Plan, values: Sequence[Tensor], arriving_at: Sequence[Tensor | None], length: int, batch: int
+    ) -> list[Tensor | None]:
+        """The second sweep: for each input its gradient, None where it has none.
+
+        arriving_at   the gradients of the outputs, in the order of the loop's
+        """
+        carried, linear = self.carried(plan), self.carried(plan).linear
+        ports = plan.loop.outputs
+        given = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self.beginning(linear, batch)
+        heard = autograd.incoming_gradients(list(enumerate(ports)), arriving_at, length, batch)
+        given |= {
+            key(arriving(port)): value
+            for port, value in zip(ports, heard, strict=True)
+            if value is not None and port.kind != "state"
+        }
+        found = carried.run(given, length, batch)
+        at_end = {port.name: value for port, value in zip(ports, arriving_at, strict=True) if port.kind == "state"}
+        if linear.influencing and any(value is not None for value in at_end.values()):
+            whole: dict[Key, Any] = dict(zip(map(key, ports), heard, strict=True))
+            with torch.autocast(linear.states[0].device.type, enabled=False):
+                last = self.ending(linear, found, linear.joined([whole[key(port)] for port in linear.states]))
+            found |= {one: found[one] + value if one in found else value for one, value in last.items()}
+        asked = zip(plan.loop.inputs, plan.wanted, strict=True)
+        return [found.get(key(total(port))) if wanted else None for port, wanted in asked]
+
+
+def without_gradients(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
+    """Outputs in memory of their own, without gradients."""
+    if plan.target is not None:
+        return autograd.plain(plan, values, length, batch)
+    with torch.no_grad():
+        outputs = reference.run(plan.loop, plan.step, values, length, batch)
+        return autograd.without_aliases(outputs, range(len(outputs)), plan.loop.outputs, values)
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, method: ForwardMethod, plan: Plan, length: int, batch: int, *values: Tensor
+    ) -> tuple[Tensor, ...]:
+        outputs = without_gradients(plan, values, length, batch)
+        ctx.method, ctx.plan, ctx.length, ctx.batch = method, plan, length, batch
+        ctx.save_for_backward(*values)
+        ctx.set_materialize_grads(False)
+        fixed = [output for port, output in zip(plan.loop.outputs, outputs, strict=True) if not port.is_floating]
+        ctx.mark_non_differentiable(*fixed)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise ArgumentError(
+                f"a gradient by {ctx.method} has no gradient of its own.",
+                came="create_graph=True",
+                tries="gradient=lp.Full(), whose gradients can be differentiated again",
+            )
+        found = ctx.method.gradients(ctx.plan, autograd.saved_tensors(ctx), arriving, ctx.length, ctx.batch)
+        return (None, None, None, None, *found)

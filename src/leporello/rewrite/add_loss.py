@@ -1,0 +1,101 @@
+"""The rewrite `with_loss`: a Loop with the loss L of each step and the target y it is compared with."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from leporello.errors import ArgumentError, LeporelloError
+from leporello.loop.draft import Draft
+from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port, Role
+from leporello.rewrite.graft import graft, traced
+
+
+def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
+    """Add the sequence `y` and the output `L` = loss(output, y) of each row.
+
+    loss     a function of one step's output and target, one value per row; torch's losses are told not to reduce
+    target   an example of the targets of one step, (batch, ...); by default like the output
+    """
+    signature = loop.signature
+    assert signature is not None
+    draft = Draft(loop)
+    outputs = [node for port, node in draft.outputs if port.kind == "sequence"]
+    if target is None and len(outputs) != 1:
+        raise ArgumentError(
+            "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
+        )
+    y = _target(draft, outputs[0].meta["val"], target)
+    graph = _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"])
+    (found,) = graft(draft, graph, [*outputs, y])
+    found.meta["label"] = "L"
+    draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
+    output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
+    alone = all(port.name in loop.last_step_outputs for port, _ in draft.outputs[:-1] if port.kind == "sequence")
+    return draft.close(
+        last_step_outputs=(*loop.last_step_outputs, "L") if alone else loop.last_step_outputs,
+        signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)),
+    )
+
+
+def _target(draft: Draft, output: Tensor, target: Any) -> fx.Node:
+    """What the loss compares with: the sequence `y`, or what is fed back as true already."""
+    fed = next((node for port, node in draft.inputs if port.role is Role.TARGET), None)
+    if target is None and fed is not None and fed.meta["val"].shape == output.shape:
+        return fed
+    like = output if target is None else target
+    return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device, role=Role.LOSS_TARGET))
+
+
+def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:
+    """The loss of every row, traced."""
+    signature = loop.signature
+    assert signature is not None
+    per_row = unreduced(loss)
+
+    def of_rows(rows: Any, *values: Any) -> Tensor:
+        waiting = iter(values[:-1])
+        leaves = [next(waiting) if there else None for there in signature.present]
+        found = per_row(pytree.tree_unflatten(leaves, signature.outputs), values[-1])
+        if clean_row_axis(found) != 0:
+            raise ArgumentError(
+                "the argument 'loss' gives no value per row.",
+                came=f"{list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__,
+                expected="[batch], or [batch, ...], which is averaged over features",
+                tries="leave the mean over the batch to the end, after the loop",
+            )
+        return found if found.dim() == 1 else found.flatten(1).mean(1)
+
+    try:
+        graph, constants = traced(of_rows, [*outputs, target], loop.family)
+    except LeporelloError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            "the argument 'loss' fails on one step's outputs and targets.",
+            says=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            tries="pass target=, an example of one step's targets",
+        ) from error
+    if constants:
+        raise ArgumentError("the loss holds tensors of its own.", tries="use a loss of the output and the target alone")
+    return graph
+
+
+def unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
+    """Torch's losses average over the batch unless told not to."""
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        apart: Any = copy.copy(loss)
+        apart.reduction = "none"
+        return apart
+    if "reduction" in inspect.signature(loss).parameters:
+        return functools.partial(loss, reduction="none")
+    return loss

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 import leporello as lp
 from leporello.call.arguments import understood
-from leporello.call.plan_cache import Planner
+from leporello.call.plan_cache import PlanCache
 from leporello.engine import reference
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
@@ -45,15 +45,15 @@ class Reads(lp.Cell):
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[lp.Recurrent], int]:
     """How often a net has planned."""
-    planners: list[Planner] = []
-    real = Planner.plan
+    planners: list[PlanCache] = []
+    real = PlanCache.plan
 
-    def plan(self: Planner, *arguments: Any) -> Any:
+    def plan(self: PlanCache, *arguments: Any) -> Any:
         planners.append(self)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Planner, "plan", plan)
-    return lambda net: sum(planner is net._planner for planner in planners)
+    monkeypatch.setattr(PlanCache, "plan", plan)
+    return lambda net: sum(planner is net._plan_cache for planner in planners)
 
 
 def results(run: Callable[..., Any], net: lp.Recurrent, *arguments: Any, **options: Any) -> list[Any]:
@@ -346,3 +346,18 @@ def test_a_warm_call_takes_random_numbers_in_the_order_of_a_cold_one():
         found.append([parameter.grad.clone() for parameter in net.parameters()])
     for again in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+def test_another_cell_is_seen(plans: Any) -> None:
+    net, x = lp.Recurrent(shaken(lp.GRU(3, 4))), normal(4, 2, 3)
+    for net.cell in (net.cell, shaken(lp.GRU(3, 4), seed=7), shaken(lp.RNN(3, 4))):
+        for _ in range(2):
+            right(net, x)
+    assert plans(net) == 3
+
+
+def test_a_nested_state_is_a_form_too(plans: Any) -> None:
+    net = lp.Recurrent(shaken(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 4))))
+    for seed in (1, 2, 3):
+        right(net, normal(4, 2, 3, seed=seed), state_like(net, 2, grad=True))
+    assert plans(net) == 1

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.call.cached_call import CachedCall
 from leporello.loop.state import leaves_of
 from leporello.nets.recurrent import Recurrent
 
@@ -31,7 +32,7 @@ def long_way_closed(monkeypatch: pytest.MonkeyPatch):
     """Who goes it fails."""
 
     def close() -> None:
-        monkeypatch.setattr(Recurrent, "_warm", None)
+        monkeypatch.setattr(CachedCall, "run", None)
         monkeypatch.setattr(Recurrent, "_run", None)
 
     return close

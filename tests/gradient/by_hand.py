@@ -64,7 +64,7 @@ class Nets(dict[tuple[Any, str], lp.Recurrent]):
 
     def __missing__(self, key: tuple[Any, str]) -> lp.Recurrent:
         self[key] = lp.Recurrent(self.cell, gradient=key[0], engine=key[1])
-        own = self[key]._planner
+        own = self[key]._plan_cache
         own.loops, own.plans = self.planner.loops, self.planner.plans
         return self[key]
 

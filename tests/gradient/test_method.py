@@ -113,7 +113,7 @@ def test_full_has_no_weights_in_its_backward_loop() -> None:
     for method in (lp.Full(), lp.Truncated(3)):
         net = lp.Recurrent(nets.cell, gradient=method, engine="stepwise")
         net(x)
-        ((plan, _),) = net._planner.plans.values()
+        ((plan, _),) = net._plan_cache.plans.values()
         names[method] = [port.name for port in plan.backward.loop.inputs]
     assert "call.weight" in names[lp.Truncated(3)]
     assert [name for name in names[lp.Truncated(3)] if name != "call.weight"] == names[lp.Full()]

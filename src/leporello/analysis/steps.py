@@ -56,7 +56,7 @@ class Steps:
         """Take the steps of a call; its arguments as in a call of the net."""
         wide, call = exact(net, inputs, state, **arguments)
         with torch.no_grad(), torch.autocast(call.device.type, enabled=False):
-            loop = rewritten(wide._planner.loop(wide.cell, call), wide.cell, call)
+            loop = rewritten(wide._plan_cache.loop(wide.cell, call), wide.cell, call)
             if loop.meets is not None:
                 raise RowsMeet(
                     "rows of the batch influence each other: no gradient is a row's own.",

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.checks import AT_ONCE, Looks, checked_coin, checked_lengths, checked_mask, checked_targets
-from leporello.call.initial_state import initial_of, state_before
+from leporello.call.checks import AT_ONCE, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
@@ -63,12 +63,12 @@ def understood(
     draws: Sequence[Tensor] | None = None,
     batch_first: bool = False,
     one_step: bool = False,
-    looks: Looks = AT_ONCE,
+    range_checks: RangeChecks = AT_ONCE,
 ) -> Call:
     """Check a call's arguments and bring them into one form.
 
-    one_step   the arguments come without the length axis
-    looks      how their numbers are looked at
+    one_step       the arguments come without the length axis
+    range_checks   how numbers in them are checked
     """
     words = Words(one_step, batch_first)
     packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
@@ -85,11 +85,11 @@ def understood(
     call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
     refuse_devices(cell, sequences, (), call.states)
-    call.lengths = checked_lengths(lengths, length, batch, call.device, looks)
+    call.lengths = checked_lengths(lengths, length, batch, call.device, range_checks)
     call.resets = checked_mask("resets", resets, length, batch, call.device, words)
     if call.resets is not None:
-        call.initial = initial_of(cell, state, batch, home)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, looks)
+        call.initial = reset_state(cell, state, batch, home)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, range_checks)
     return call
 
 
@@ -116,7 +116,7 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 
 
 def _forcing(
-    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, looks: Looks
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, range_checks: RangeChecks
 ) -> tuple[Tensor | None, Tensor | None]:
     """Targets in the fed-back shape and the coins, or None: always forced."""
     name = words.name("targets")
@@ -134,8 +134,8 @@ def _forcing(
             expected="a cell whose feedback names the state leaf that carries the output",
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, looks)
-    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, looks)
+    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, range_checks)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, range_checks)
     if coin is False:
         return None, None
     return whole, None if coin is True else coin

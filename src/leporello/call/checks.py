@@ -1,7 +1,7 @@
-"""Looks at the numbers of a call's arguments: lengths, classes and chances must lie in their range.
+"""Checks of the arguments that go along with a sequence: lengths, resets, targets, forcing and draws.
 
-An eager call looks at once. In a graph nothing is there to be looked at while it is made: `call/compiled.py` puts
-the same looks into the graph as operators. Knows the user's words for what is wrong; knows nothing of calls.
+An eager call checks their numbers at once. In a graph of torch.compile there are no numbers yet: `graph_arguments.py`
+puts the same range checks into the graph as operators.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -
     return targets
 
 
-def chance_in_range(forcing: Any, shape: str) -> Any:
+def probability_in_range(forcing: Any, shape: str) -> Any:
     """A probability as a number.
 
     shape   of a mask, as the caller writes it
@@ -70,19 +70,19 @@ def chance_in_range(forcing: Any, shape: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Looks:
-    """How the arguments of a call are looked at: each gives back what it was handed, if nothing is wrong."""
+class RangeChecks:
+    """How numbers are checked: each function returns its argument if nothing is wrong."""
 
     lengths: Callable[[Tensor, Any], Tensor] = lengths_in_range
     classes: Callable[[Tensor, int, str, bool], Tensor] = classes_in_range
-    chance: Callable[[Any, str], Any] = chance_in_range
+    probability: Callable[[Any, str], Any] = probability_in_range
 
 
-AT_ONCE = Looks()
+AT_ONCE = RangeChecks()
 
 
 def checked_lengths(
-    lengths: Any, length: int, batch: int, device: torch.device, looks: Looks = AT_ONCE
+    lengths: Any, length: int, batch: int, device: torch.device, range_checks: RangeChecks = AT_ONCE
 ) -> Tensor | None:
     """One length per row, on the device; on a GPU they are clamped instead of looked at."""
     if lengths is None:
@@ -92,7 +92,7 @@ def checked_lengths(
     if tuple(given.shape) != (batch,):
         raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
     _refuse_meta("lengths", given, device)
-    given = looks.lengths(given, length)
+    given = range_checks.lengths(given, length)
     return given.to(device) if given.device.type == "cpu" else given.to(device).clamp(1, length)
 
 
@@ -143,7 +143,7 @@ def checked_mask(
 
 
 def checked_coin(
-    forcing: Any, length: int, batch: int, device: torch.device, words: Words, looks: Looks = AT_ONCE
+    forcing: Any, length: int, batch: int, device: torch.device, words: Words, range_checks: RangeChecks = AT_ONCE
 ) -> Tensor | bool:
     """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
     if isinstance(forcing, Tensor) and forcing.dim():
@@ -159,13 +159,15 @@ def checked_coin(
             came=repr(forcing),
             expected=f"a number from 0 to 1, or bool {words.shape(length, batch)}",
         )
-    chance = looks.chance(forcing, words.shape(length, batch))
-    if not isinstance(chance, Tensor) and chance in (0, 1):
-        return bool(chance)
-    return torch.rand(length, batch, device=device) < chance
+    probability = range_checks.probability(forcing, words.shape(length, batch))
+    if not isinstance(probability, Tensor) and probability in (0, 1):
+        return bool(probability)
+    return torch.rand(length, batch, device=device) < probability
 
 
-def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: Words, looks: Looks = AT_ONCE) -> Tensor:
+def checked_targets(
+    targets: Any, fed: Tensor, length: int, batch: int, words: Words, range_checks: RangeChecks = AT_ONCE
+) -> Tensor:
     """Targets like the value that is fed back; class indices as one-hot rows."""
     name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
     expected = f"{dtype_name(fed.dtype)} {words.shape(*wanted)}, like what is fed back"
@@ -189,7 +191,7 @@ def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: W
         return targets.to(fed.dtype)
     indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
-        targets = looks.classes(targets, fed.shape[1], name, words.one_step)
+        targets = range_checks.classes(targets, fed.shape[1], name, words.one_step)
         return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
     raise ArgumentError(
         f"the argument '{name}' has the wrong form.",

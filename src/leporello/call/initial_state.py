@@ -21,9 +21,9 @@ from leporello.loop.step import place_of, state_names
 def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
     """The state before the first step, with a row for each row of the batch."""
     given = state is not None
-    state = state if given else fresh(cell, batch, home)
+    state = state if given else fresh_state(cell, batch, home)
     if given and isinstance(cell, Cell):
-        return _like_declared(cell, state, fresh(cell, batch, home))
+        return _like_declared(cell, state, fresh_state(cell, batch, home))
     if state is not None and state != ():
         refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
     return state
@@ -62,7 +62,7 @@ def _unlike(leaf: Any, wanted: Tensor) -> str | None:
     return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
 
 
-def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
+def fresh_state(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
     make = getattr(cell, "initial_state", None)
     if make is None:
         raise MissingState(
@@ -100,10 +100,10 @@ def _refuse_other_maker(kind: type[Cell]) -> None:
         ) from None
 
 
-def initial_of(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+def reset_state(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
     """What resets go back to: the cell's initial state, the state handed in for a cell that has none."""
     if type(cell).__dict__.get("initial_state") is None and isinstance(cell, Cell):
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return fresh(cell, batch, home) if hasattr(cell, "initial_state") else state
+    return fresh_state(cell, batch, home) if hasattr(cell, "initial_state") else state

@@ -44,21 +44,22 @@ class Words:
         """From the caller's axes to (length, batch, ...)."""
         if self.one_step:
             return _mapped(tree, lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf)
-        return _mapped(tree, _swapped) if self.batch_first else tree
+        return _mapped(tree, time_first) if self.batch_first else tree
 
     def came(self, tree: Tree) -> str:
         """What came, in the caller's axes."""
         if self.one_step:
             return described(_mapped(tree, lambda leaf: leaf[0] if leaf.dim() else leaf))
-        return described(_mapped(tree, _swapped) if self.batch_first else tree)
+        return described(_mapped(tree, time_first) if self.batch_first else tree)
 
 
 def _mapped(tree: Tree, function: Any) -> Tree:
     return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _swapped(leaf: Tensor) -> Tensor:
-    return leaf.transpose(0, 1) if leaf.dim() > 1 else leaf
+def time_first(value: Any) -> Any:
+    """A tensor with length and batch exchanged; anything else as it is."""
+    return value.transpose(0, 1) if isinstance(value, Tensor) and value.dim() > 1 else value
 
 
 def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
@@ -167,10 +168,15 @@ def _of_others(cell: nn.Module, state: Tree, targets: Any, steps: int | None) ->
     return length, lead.shape[0] if lead is not None else like[1] if like is not None else 1
 
 
+def is_floating(leaf: Tensor) -> bool:
+    """Whether a tensor can have a gradient."""
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
 def home_of(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
     """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
-    parameter = next((p for p in cell.parameters() if p.is_floating_point() or p.is_complex()), None)
-    floats = next((leaf for _, leaf in sequences if leaf.is_floating_point() or leaf.is_complex()), None)
+    parameter = next((p for p in cell.parameters() if is_floating(p)), None)
+    floats = next((leaf for _, leaf in sequences if is_floating(leaf)), None)
     given = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
     lead = sequences[0][1] if sequences else given if given is not None else parameter
     dtype = floats.dtype if floats is not None else parameter.dtype if parameter is not None else None

@@ -15,6 +15,22 @@ from typing import Any, ParamSpec, TypeVar
 from torch import Tensor, nn
 
 reading = threading.RLock()
+
+
+class Swaps:
+    """Which modules hold other tensors at this moment.
+
+    modules   their ids, in a list that is replaced at every change. A cached call, which takes no lock, compares the
+              list before it has read a cell with the list after, by identity: if it is the same, no swap came between
+    """
+
+    __slots__ = ("modules",)
+
+    def __init__(self) -> None:
+        self.modules: list[int] = []
+
+
+swaps = Swaps()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -40,7 +56,9 @@ def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
         for name, value in table.items()
         if value is not None and id(value) in instead
     ]
+    others = swaps.modules
     try:
+        swaps.modules = [*others, *map(id, cell.modules())]
         for table, name, value in slots:
             table[name] = instead[id(value)]
         _lists_in_step(cell)
@@ -49,6 +67,7 @@ def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
         for table, name, value in slots:
             table[name] = value
         _lists_in_step(cell)
+        swaps.modules = list(others)
 
 
 def _lists_in_step(cell: nn.Module) -> None:

@@ -51,9 +51,9 @@ class Bidirectional(nn.Module):
             )
         first, second = (None, None) if state is None else state
         if torch.compiler.is_dynamo_compiling():
-            from leporello.call.compiled import understood_in_graph  # imports what only a compiler needs
+            from leporello.call.compiled import common_call  # loads torch._dynamo, which only a compiler needs
 
-            call = understood_in_graph(inputs, lengths, resets, Words(batch_first=self.batch_first))
+            call = common_call(inputs, lengths, resets, Words(batch_first=self.batch_first))
         else:
             call = understood(
                 self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first

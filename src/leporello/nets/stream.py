@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call, understood
-from leporello.call.values import each, passing_of
+from leporello.call.values import map_tensors, passing_of
 from leporello.engine.passing import Passing
 from leporello.errors import ArgumentError, StateMismatch
 from leporello.gradient.backward import Weighed
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
-from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
+from leporello.loop.state import Tree, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 
 
@@ -98,8 +98,8 @@ def _burnt(net: Recurrent, piece: Piece, state: Tree, ages: Tensor, burn_in: int
     passing = _passing(call, net.gradient, (ages != burn_in).to(call.device))
     outputs, state = net._run(call, passing, gradient=_burning(net.gradient))
     counts = (ages >= burn_in).to(call.device)
-    outputs = each(lambda leaf: _detached(leaf, counts), outputs)
-    return each(lambda leaf: leaf.transpose(0, 1), outputs) if net.batch_first else outputs, state
+    outputs = map_tensors(lambda leaf: _detached(leaf, counts), outputs)
+    return map_tensors(lambda leaf: leaf.transpose(0, 1), outputs) if net.batch_first else outputs, state
 
 
 def _ages(before: Tensor | int, piece: Piece) -> Tensor:
@@ -157,13 +157,15 @@ class Piece:
 
     def cut(self, start: int, end: int) -> Piece:
         inputs, targets, resets = (
-            _each(lambda leaf: leaf[start:end], tree) for tree in (self.inputs, self.targets, self.resets)
+            map_tensors(lambda leaf: leaf[start:end], tree) for tree in (self.inputs, self.targets, self.resets)
         )
         return Piece(inputs, targets, resets)
 
     def turned(self) -> Piece:
         """With the first two axes in each other's place."""
-        return Piece(*(_each(lambda leaf: leaf.transpose(0, 1), t) for t in (self.inputs, self.targets, self.resets)))
+        return Piece(
+            *(map_tensors(lambda leaf: leaf.transpose(0, 1), t) for t in (self.inputs, self.targets, self.resets))
+        )
 
 
 def pieces(pairs: Any, window: int, batch_first: bool) -> Iterator[Piece]:
@@ -264,10 +266,6 @@ def _resets(piece: Piece) -> Tensor:
 def _cat(trees: list[Tree]) -> Tree:
     columns = zip(*(leaves_of(tree) for tree in trees), strict=True)
     return pytree.tree_unflatten([torch.cat(column) for column in columns], pytree.tree_structure(trees[0]))
-
-
-def _each(function: Any, tree: Tree) -> Tree:
-    return None if tree is None else map_leaves(function, tree)
 
 
 def resets_after(dones: Tensor, first: Tensor | None = None) -> Tensor:

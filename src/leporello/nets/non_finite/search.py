@@ -16,9 +16,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.call.arguments import Call, repacked
-from leporello.call.initial_state import fresh
-from leporello.call.plan_cache import begun, rewritten
-from leporello.call.values import each, in_trees, passing_of, values_of
+from leporello.call.initial_state import fresh_state
+from leporello.call.plan_cache import detached_for, rewritten
+from leporello.call.values import map_tensors, passing_of, tree_function, values_of
 from leporello.engine.passing import ALL
 from leporello.errors import ArgumentError
 from leporello.loop.port import Port
@@ -60,8 +60,8 @@ def first_not_finite(
         )
     fed = {} if forcing is None else {"targets": targets, "forcing": forcing}
     with torch.enable_grad():
-        call = begun(net._understood(inputs, state, **fed, **others), net.gradient)
-        loop = rewritten(net._planner.loop(net.cell, call), net.cell, call)
+        call = detached_for(net._checked(inputs, state, **fed, **others), net.gradient)
+        loop = rewritten(net._plan_cache.loop(net.cell, call), net.cell, call)
         values = values_of(loop, call)
         passing = passing_of(call, net.gradient) if net.gradient.backwards else ALL
     window = Window.of_call(loop, values, call.length, call.batch)
@@ -86,12 +86,12 @@ def _outputs(net: Recurrent, window: Window, ran: Forward, call: Call) -> tuple[
     for (kind, name), value in ran.made.items():
         floats = value.is_floating_point() or value.is_complex()
         made[kind, name] = value.detach().requires_grad_(kind == "sequence" and floats)
-    whole, _ = in_trees(window.loop, list(made.values()))
+    whole, _ = tree_function(window.loop)(list(made.values()))
     with torch.enable_grad():
         if call.packed is not None:
             whole = repacked(whole, call.packed)
         elif net.batch_first:
-            whole = each(lambda leaf: leaf.transpose(0, 1), whole)
+            whole = map_tensors(lambda leaf: leaf.transpose(0, 1), whole)
     return {name: value for (kind, name), value in made.items() if kind == "sequence" and value.requires_grad}, whole
 
 
@@ -141,7 +141,7 @@ def _begins_infinite(port: Port, value: Tensor, cell: nn.Module) -> Tensor:
     if not hasattr(cell, "initial_state") or not hasattr(cell, "state_names"):
         return torch.zeros_like(value, dtype=torch.bool)
     with torch.no_grad():
-        state = fresh(cell, value.shape[0], {"device": value.device, "dtype": value.real.dtype})
+        state = fresh_state(cell, value.shape[0], {"device": value.device, "dtype": value.real.dtype})
     leaves = dict(zip(cell.state_names(), torch.utils._pytree.tree_leaves(state), strict=True))  # type: ignore[operator]
     return leaves[port.name].isinf()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leporello.engine.cpu.library import Built
-from leporello.engine.kernel.description import Kernel, Product
+from leporello.kernel.description import Kernel, Product
 
 
 @dataclass

@@ -18,9 +18,7 @@ from leporello.cells import (
     ZoneoutLSTM,
 )
 from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
-from leporello.loop.cell import Cell
-from leporello.loop.loop import Loop
-from leporello.loop.naming import named
+from leporello.loop.cell import Cell, named
 from leporello.loop.state import detach, rows, to
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
@@ -36,6 +34,7 @@ from leporello.nets.stack import Stack
 from leporello.nets.stream import resets_after, stream
 from leporello.nets.summary import Summary
 from leporello.nets.torch_nn import from_torch, to_torch
+from leporello.view.folded_loop import FoldedLoop as Loop
 
 __all__ = [
     "Cell",

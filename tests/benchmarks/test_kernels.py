@@ -10,7 +10,7 @@ from benchmarks.contestants import Engine
 from benchmarks.kernels import clocked, operations
 from benchmarks.sizes import Size
 from leporello.engine.cpu.library import Built
-from leporello.engine.kernel.description import Buffer, Kernel, Pointwise, Product
+from leporello.kernel.description import Buffer, Kernel, Pointwise, Product
 
 INPUTS, HIDDEN = 3, 5
 CASE = Case("RNN", Size(7, 2, INPUTS, HIDDEN))

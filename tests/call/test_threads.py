@@ -1,4 +1,4 @@
-"""Several Python threads: a trace in one neither disturbs calls in another nor makes them wait, but for its own cell's."""
+"""Several Python threads: a trace in one neither disturbs calls in another, nor makes calls of other cells wait."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leporello.cells import Leaky
-from leporello.loop.naming import listening
+from leporello.loop.cell import listening
 from tests.cells.by_hand import mix, product, relu, softplus, tanh, total
 from tests.cells.examples import SIZES, assert_rows, lists, shaken, step_inputs
 

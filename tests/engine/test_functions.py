@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leporello.engine.cpu.build import library
-from leporello.engine.cpu.texts import part
+from leporello.engine.cpu.c_emitter import part
 
 FUNCTIONS: dict[str, Any] = {
     "exp": np.exp,

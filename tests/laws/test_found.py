@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.errors import EngineRefusal
-from leporello.loop.read import loop_from
 from leporello.rewrite import differentiate
+from leporello.view.folded_loop import loop_from
 from tests.close import TOLERANCE
 
 ENGINES = ("reference", "stepwise")

@@ -11,11 +11,11 @@ from hypothesis import given
 from torch import Tensor, fx
 
 import leporello as lp
-from leporello.loop.classes import Class, is_view
-from leporello.loop.family import clean_row_axis
-from leporello.loop.function import function_of
+from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.graph import function_of
 from leporello.loop.port import Port
 from leporello.loop.stages import Split
+from leporello.loop.value_classes import ValueClass, is_view
 from leporello.rewrite import differentiate
 from tests.close import assert_close
 from tests.laws.calls import Case, cases, tensors_of
@@ -42,12 +42,14 @@ def test_stages_cover_every_value_and_gradients_are_those_of_autograd(case: Case
 
 def _covers_every_value(split: Split) -> None:
     """Each operator that varies runs in one stage; views, and what mixes rows with features, may be repeated."""
-    wanted = Counter(node.target for node, kind in split.classes.items() if kind is Class.VARYING and _counts(node))
+    wanted = Counter(
+        node.target for node, kind in split.classes.items() if kind is ValueClass.VARYING and _counts(node)
+    )
     found = Counter(
         node.target
         for stage in split.stages
         for node in stage.graph.nodes
-        if node.meta.get("class") is Class.VARYING and _counts(node)
+        if node.meta.get("class") is ValueClass.VARYING and _counts(node)
     )
     assert found == wanted
 

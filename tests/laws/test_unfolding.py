@@ -14,8 +14,8 @@ import leporello as lp
 from leporello.call.arguments import understood
 from leporello.call.values import values_of
 from leporello.engine import reference
-from leporello.loop.function import function_of
-from leporello.loop.read import loop_from
+from leporello.loop.graph import function_of
+from leporello.view.folded_loop import loop_from
 from tests.close import assert_same
 from tests.laws.calls import Case, by_plain_loop, cases, draws_of, named, tensors_of
 from tests.laws.examples import cells

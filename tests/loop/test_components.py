@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leporello.loop.components import components
+from leporello.loop.value_classes import components
 
 points = st.integers(0, 7)
 graphs = st.dictionaries(points, st.lists(points, max_size=4))

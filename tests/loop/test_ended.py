@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.loop.read import loop_from
+from leporello.view.folded_loop import loop_from
 from tests.close import assert_close
 
 INPUTS = torch.randn(5, 2, 3)

@@ -13,9 +13,9 @@ from torch.nn.functional import mse_loss
 
 import leporello as lp
 from leporello.draw.picture import Picture
-from leporello.loop.classes import is_part, is_view
-from leporello.loop.diagram import held_results, spelling
-from leporello.loop.operators import PASSED, operators
+from leporello.loop.value_classes import is_part, is_view
+from leporello.view.diagram import held_results, spelling
+from leporello.view.operator_view import PASSED, operators
 from tests.cells.examples import EXAMPLES
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.loop.classes import Class
 from leporello.loop.stages import Split
+from leporello.loop.value_classes import ValueClass
 from leporello.rewrite import differentiate
 from tests.cells.examples import EXAMPLES, step_inputs
 
@@ -30,7 +30,7 @@ def test_all_gradients_of_parameters_are_totals_outside(name: str) -> None:
     used = {port.name for port in split.loop.inputs if port.kind == "invariant" and port.dtype.is_floating_point}
     assert totals == {name for name in used if not name.startswith("grad.") and name not in split.loop.constants}
     for stage in split.insides:
-        assert all(split.classes[node] is Class.VARYING for node in stage.writes)
+        assert all(split.classes[node] is ValueClass.VARYING for node in stage.writes)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

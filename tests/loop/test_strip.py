@@ -16,11 +16,10 @@ from torch.nn.functional import mse_loss
 import leporello as lp
 from leporello.draw.picture import Name, Picture
 from leporello.errors import ArgumentError
-from leporello.loop.arrows import with_gradient
-from leporello.loop.diagram import Diagram, Edge, Vertex
-from leporello.loop.picture import Detail
-from leporello.loop.strip import Strip, folded, unfolded
 from leporello.loop.unfold import Unfolding
+from leporello.view.diagram import Diagram, Edge, Vertex
+from leporello.view.drawable import Detail
+from leporello.view.strip import Strip, folded, unfolded, with_gradient
 from tests.cells.examples import EXAMPLES, KINDS
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells

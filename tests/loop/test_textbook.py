@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.loop.textbook import textbook
+from leporello.view.textbook_view import textbook
 from tests.cells.examples import EXAMPLES
 from tests.loop.figures import lines, said, shown
 from tests.loop.written import Written, X, drawn

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import leporello as lp
-from leporello.loop.textbook import textbook
+from leporello.view.textbook_view import textbook
 from tests.loop.figures import lines, said
 from tests.loop.written import X
 

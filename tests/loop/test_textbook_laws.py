@@ -11,10 +11,10 @@ from hypothesis import given
 from torch import fx
 
 import leporello as lp
-from leporello.loop.diagram import RESETS, Diagram, held_results
 from leporello.loop.graph import results
-from leporello.loop.picture import Detail
-from leporello.loop.textbook import textbook
+from leporello.view.diagram import RESETS, Diagram, held_results
+from leporello.view.drawable import Detail
+from leporello.view.textbook_view import textbook
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
 from tests.random_cells import cell_of

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.engine import reference
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 
 
 def run(

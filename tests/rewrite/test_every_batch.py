@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from leporello.loop.family import Family
-from leporello.loop.function import function_of
+from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.graph import function_of
 from leporello.loop.port import Port
 from leporello.rewrite.every_batch import ROWS, NotForEveryBatch, every_batch
 from tests.rewrite.running import numbers
@@ -45,7 +45,7 @@ FUNCTIONS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_graph_serves_every_batch(name: str) -> None:
-    family = Family((3,))
+    family = FakeTensorFamily((3,))
     graph, constants = every_batch(FUNCTIONS[name], [X, W], family)
     step = function_of(graph)
     for batch in (1, 2, 5):
@@ -57,7 +57,7 @@ def test_one_graph_serves_every_batch(name: str) -> None:
 
 
 def test_every_value_has_the_shape_it_has_in_the_family() -> None:
-    family = Family((3,))
+    family = FakeTensorFamily((3,))
     graph, _ = every_batch(FUNCTIONS["a derivative for each row"], [X, W], family)
     (result,) = graph.output_node().args[0]
     assert str(list(result.meta["val"].shape)) == f"[{family.rows}, 4, 3, 3]"
@@ -77,10 +77,10 @@ REFUSED: dict[str, Function] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_depends_on_the_number_of_rows_is_refused(name: str) -> None:
     with warnings.catch_warnings(), pytest.raises(NotForEveryBatch):
-        every_batch(REFUSED[name], [X, W], Family((3,)))
+        every_batch(REFUSED[name], [X, W], FakeTensorFamily((3,)))
 
 
 def test_torch_goes_row_by_row_again_afterwards() -> None:
     assert torch._C._functorch._is_vmap_fallback_enabled()
-    every_batch(FUNCTIONS["rows as a size"], [X, W], Family((3,)))
+    every_batch(FUNCTIONS["rows as a size"], [X, W], FakeTensorFamily((3,)))
     assert torch._C._functorch._is_vmap_fallback_enabled()

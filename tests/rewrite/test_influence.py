@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.gradient.carried import Carried
-from leporello.loop.read import loop_from
 from leporello.rewrite.influence import influence
 from leporello.rewrite.linearize import Linear
+from leporello.view.folded_loop import loop_from
 from tests.nets.twins import normal, shaken, state_like
 from tests.rewrite.running import loop_of
 

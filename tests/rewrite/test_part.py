@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.loop.part import part
+from leporello.loop.split import part
 from tests.close import assert_close
 from tests.rewrite.running import loop_of, numbers, run
 

@@ -21,7 +21,7 @@ from leporello.analysis.layout import Layout
 from leporello.call.plan_cache import rewritten
 from leporello.call.values import values_of
 from leporello.errors import ArgumentError, RowsMeet
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree

@@ -16,10 +16,10 @@ from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
-from leporello.loop.refusals import refuse_devices
+from leporello.loop.cell_tensors import alone
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, state_names
-from leporello.loop.swap import alone
+from leporello.loop.step_checks import refuse_devices
 
 
 @dataclass

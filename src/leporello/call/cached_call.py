@@ -42,8 +42,8 @@ from leporello.errors import LeporelloError
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import reading, swaps
 from leporello.loop.state import Tree, leaves_of
-from leporello.loop.swap import reading, swaps
 
 PAST = ("sequence", "call.past")
 

@@ -39,8 +39,8 @@ from leporello.engine.plan import Plan
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
+from leporello.loop.cell_tensors import reading, swapped
 from leporello.loop.state import Tree, leaves_of, map_leaves
-from leporello.loop.swap import reading, swapped
 
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
 STAND_IN_ROWS = 2  # for a step that does not decide by their number

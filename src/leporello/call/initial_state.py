@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, MissingState, StateMismatch
 from leporello.loop.cell import Cell
-from leporello.loop.refusals import refuse_batchless
 from leporello.loop.state import Tree, described, leaves_of, same_structure
 from leporello.loop.step import place_of, state_names
+from leporello.loop.step_checks import refuse_batchless
 
 
 def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
-from leporello.loop.one_step import features_of
+from leporello.loop.cell import features_of
 from leporello.loop.state import Tree, described, leaf_names, leaves_of
 from leporello.loop.step import place_of
 

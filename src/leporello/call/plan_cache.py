@@ -19,10 +19,10 @@ from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
+from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
 from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
-from leporello.loop.swap import alone
 from leporello.loop.trace import trace
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask

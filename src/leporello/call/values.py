@@ -17,10 +17,10 @@ from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
 from leporello.engine.passing import ALL, Passing
 from leporello.gradient.method import Method
+from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree, leaves_of, map_leaves
-from leporello.loop.swap import alone
 
 Extra = dict[tuple[str, str], Tensor]  # what the rewrites of a call read, by kind and name of the port
 Gather = Callable[..., list[Tensor]]

@@ -12,8 +12,7 @@ from leporello.cells.arguments import check_choice, check_sizes, is_number
 from leporello.cells.weights import constant, orthogonal, uniform
 from leporello.cells.wiring import balanced, mask_of, signs_of, wired
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
-from leporello.loop.naming import named
+from leporello.loop.cell import Cell, named
 
 NONLINEARITY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -23,9 +23,9 @@ from leporello.draw.png import png
 from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
-from leporello.loop.loop import Loop
-from leporello.loop.picture import animation, diagram, strip_picture
 from leporello.nets.fold import fold
+from leporello.view.drawable import animation, diagram, strip_picture
+from leporello.view.folded_loop import FoldedLoop
 from leporello.written.blame import blaming
 
 # How a picture becomes a file, by the file's suffix.
@@ -114,7 +114,7 @@ def _refuse(
             )
 
 
-def _loop(subject: Subject, *, loss: bool, forced: bool) -> Loop:
+def _loop(subject: Subject, *, loss: bool, forced: bool) -> FoldedLoop:
     arguments: dict[str, Any] = {"targets": subject.targets(1, 1)} if forced else {}
     if subject.shape is None and not forced:
         arguments["steps"] = 1
@@ -126,7 +126,7 @@ def _loop(subject: Subject, *, loss: bool, forced: bool) -> Loop:
         return fold(subject.net, subject.inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
 
 
-def _refuse_loss(loop: Loop, name: str) -> None:
+def _refuse_loss(loop: FoldedLoop, name: str) -> None:
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     if len(outputs) != 1 or not outputs[0].dtype.is_floating_point:
         raise ArgumentError(
@@ -136,7 +136,9 @@ def _refuse_loss(loop: Loop, name: str) -> None:
         )
 
 
-def _picture(loop: Loop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool) -> Picture:
+def _picture(
+    loop: FoldedLoop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool
+) -> Picture:
     if unfold is not None:
         view = diagram(loop, detail.value, is_unfolded=True)
         return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)  # the picture of loop.unfold

@@ -16,7 +16,7 @@ from leporello.engine.homes import Homes, device_of
 from leporello.engine.inside import by_operators, spread
 from leporello.engine.memory import room
 from leporello.engine.program import Program, row_axis
-from leporello.loop.classes import Class
+from leporello.loop.value_classes import ValueClass
 
 
 class Lines:
@@ -52,7 +52,7 @@ class Lines:
         return self.value(node) if self.varies(node) else f"f_{node.name}"
 
     def varies(self, node: fx.Node) -> bool:
-        return self.program.split.classes[node] is Class.VARYING
+        return self.program.split.classes[node] is ValueClass.VARYING
 
     def know(self, wish: str, value: Any) -> str:
         """A name for what is known before any call."""

@@ -17,16 +17,17 @@ from leporello.engine import stepwise
 from leporello.engine.cpu.insides import with_kernels
 from leporello.engine.crossing import Noted
 from leporello.engine.homes import device_of, shared
-from leporello.engine.kernel.operators import is_drawn_in, is_pointwise
 from leporello.engine.one_step import step_of
 from leporello.engine.program import Program, program
 from leporello.engine.sweep import Windows, sweep_of
 from leporello.engine.wiring import Wiring, forward_places, wiring
+from leporello.kernel.expressions import is_drawn_in, is_pointwise
 from leporello.loop.draft import Draft
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
-from leporello.loop.part import part
 from leporello.loop.port import Port
+from leporello.loop.split import part
+from leporello.loop.split import split as split_loop
 from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.join import join
@@ -62,7 +63,7 @@ class Sweep:
     def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
         """Make a loop ready; `befores` names the states whose sequence before each step is wanted (see `Saved`)."""
         kernels = engine == "cpu"
-        split = associate(merge(loop)).split(is_drawn_in if kernels else None)
+        split = split_loop(associate(merge(loop)), is_drawn_in if kernels else None)
         made = with_kernels(program(split)) if kernels else program(split)
         ports = zip(split.loop.outputs, split.loop.results, strict=True)
         sequences = {port.name: node for port, node in ports if port.kind == "sequence"}

@@ -11,11 +11,10 @@ from typing import Any
 
 from torch import fx
 
-from leporello.loop.classes import Class
-from leporello.loop.family import clean_row_axis
-from leporello.loop.function import function_of, placeable
-from leporello.loop.graph import copied, results
+from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.graph import copied, function_of, placeable, results
 from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +143,8 @@ def timed_of(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
     """
     inside, count = stage.kind == "inside", len(stage.states)
     own = {split.loop.delays[name][1] for name in stage.states}
-    varying = [node for node in stage.reads if split.classes[node] is Class.VARYING and node not in own]
-    timeless = [node for node in stage.reads if split.classes[node] is Class.TIMELESS and not inside]
+    varying = [node for node in stage.reads if split.classes[node] is ValueClass.VARYING and node not in own]
+    timeless = [node for node in stage.reads if split.classes[node] is ValueClass.TIMELESS and not inside]
     fixed = [node for node in stage.reads if node not in own and node not in varying and node not in timeless]
     first = count if inside else 0
     placed = _placed(stage, split, first)
@@ -155,7 +154,9 @@ def timed_of(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Timed:
         states=stage.states,
         varying=tuple((node, row_axis(node)) for node in (*varying, *timeless)),
         fixed=tuple(fixed),
-        writes=tuple((node, None if split.classes[node] is Class.REDUCED else row_axis(node)) for node in stage.writes),
+        writes=tuple(
+            (node, None if split.classes[node] is ValueClass.REDUCED else row_axis(node)) for node in stage.writes
+        ),
         placed=tuple(stage.writes[index] for index in placed),
         loose=tuple((count + index, node) for index, node in enumerate(stage.writes) if index not in placed),
         done=done,
@@ -170,7 +171,7 @@ def _placed(stage: Stage, split: Split, first: int) -> list[int]:
     made = results(stage.graph)
     able = {made[index] for index in placeable(stage.graph)}
     found = enumerate(zip(stage.writes, made[first:], strict=True))
-    return [index for index, (node, own) in found if own in able and split.classes[node] is Class.VARYING]
+    return [index for index, (node, own) in found if own in able and split.classes[node] is ValueClass.VARYING]
 
 
 def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split) -> Callable[..., Any]:

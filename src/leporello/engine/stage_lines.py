@@ -12,9 +12,9 @@ from typing import Any
 from torch import fx
 
 from leporello.engine.homes import Homes
-from leporello.engine.kernel.description import Matrix
 from leporello.engine.lines import Lines, plain, row_bytes
 from leporello.engine.program import Program, Timed, row_axis
+from leporello.kernel.description import Matrix
 
 
 class StageLines(Lines):

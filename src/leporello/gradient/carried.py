@@ -16,7 +16,7 @@ from torch import Tensor
 
 from leporello.engine import bridge, reference
 from leporello.engine.plan import Sweep
-from leporello.loop.function import function_of
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.linearize import Key, Linear, key

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, fx
 
 from leporello.errors import ArgumentError
-from leporello.loop.classes import multiplies
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.loop import Loop
-from leporello.loop.part import part
 from leporello.loop.port import Port
+from leporello.loop.split import part
+from leporello.loop.value_classes import multiplies
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.prune import prune
 from leporello.rewrite.save import SAVED, save

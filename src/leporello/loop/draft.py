@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from leporello.loop.graph import call, copied
+from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
 
 
 class Draft:

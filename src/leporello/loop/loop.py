@@ -1,25 +1,20 @@
 """`Loop`: the graph of one step, whose states pass through delays. What everything else rewrites, views or runs.
 
-Knows its graph, what goes in and what comes out; knows nothing of cells, engines or derivatives.
+A plain record. `split`, `unfold` and `text_of` are functions of it; `view.folded_loop.FoldedLoop` is the Loop that
+users get, with these and the pictures as methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, fx, nn
 
-from leporello.draw.picture import Picture
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import placeholders, results
-from leporello.loop.picture import Detail, Drawn, diagram, loop_picture
-from leporello.loop.port import Port
-from leporello.loop.split import split
-from leporello.loop.stages import Split
-from leporello.loop.text import text_of
-from leporello.loop.unfold import Unfolding, unfold
+from leporello.loop.port import Port, as_inputs, as_outputs
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Signature:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Loop(Drawn):
+class Loop:
     """The graph of one step with its delays.
 
     graph      an fx.Graph of ATen operators: the placeholder `rows`, one placeholder per input, one result per output
@@ -50,12 +45,16 @@ class Loop(Drawn):
     graph: fx.Graph
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    family: Family
+    family: FakeTensorFamily
     reverse: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     meets: str | None = None
     ended: tuple[str, ...] = ()
     signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", as_inputs(self.inputs))
+        object.__setattr__(self, "outputs", as_outputs(self.outputs))
 
     @property
     def placeholders(self) -> list[fx.Node]:
@@ -102,28 +101,10 @@ class Loop(Drawn):
             home = getattr(home, part, None)  # None for what a call adds, such as the initial state
         return home if isinstance(home, Tensor) else None
 
-    def split(self, drawn_in: Callable[[fx.Node], bool] | None = None) -> Split:
-        """Part it into stages: what must run step by step, and what can run on all steps at once.
-
-        drawn_in   operators that may run step by step though they need not, where nothing else reads them
-        """
-        return split(self, drawn_in)
-
-    def unfold(self, steps: int) -> Unfolding:
-        """The acyclic graph of so many steps: a copy of each operator per step, every parameter once."""
-        return unfold(self, steps)
-
-    def text(self) -> str:
-        """The loop as text, one line a value; `leporello.loop.read.loop_from` reads it back."""
-        return text_of(self)
-
-    def picture(self, detail: Detail = "textbook") -> Picture:  # type: ignore[override]
-        """The circuit, with a black square on every delay: spots and lines, before they are laid out."""
-        return loop_picture(self.name, diagram(self, detail))
-
     def __repr__(self) -> str:
         states = ", ".join(self.delays) or "none"
         return f"<Loop of {self.name}: {len(self.nodes)} operators, states: {states}>"
 
-    def replace(self, **changes: Any) -> Loop:
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other fields, of the same class."""
         return replace(self, **changes)

@@ -1,16 +1,60 @@
-"""`Port`: one input or output of a Loop.
-
-Knows a kind, a name, a shape; knows nothing of graphs.
-"""
+"""`Port`: one input or output of a Loop, and `Role`: what it is for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Literal
 
 import torch
 
 Kind = Literal["sequence", "invariant", "draw", "state", "total"]
+
+
+class Role(Enum):
+    """What a port is for. Its kind says how the value depends on time; its role says who fills or reads it."""
+
+    # Roles that follow from the kind and the side of the Loop; a port has one of these unless another is passed.
+    INPUT = "input"  # a sequence the user passes
+    OUTPUT = "output"  # a sequence the step computes
+    STATE = "state"  # what a delay hands on
+    INVARIANT = "invariant"  # a parameter, a buffer or a constant
+    DRAW = "draw"  # random numbers of one step
+    TOTAL = "total"  # summed over steps
+
+    # Roles of what a call, a rewrite or a gradient adds.
+    TARGET = "target"  # the true value that is fed back where a step is forced
+    COIN = "coin"  # whether a step is forced
+    RESET = "reset"  # whether the state is the initial one before this step
+    PAST = "past"  # whether a step lies past its row's end: the padding mask
+    ELSEWHERE = "elsewhere"  # whether a step is not its row's last
+    FIRST_INPUT = "first_input"  # what padding reads instead of an input
+    INITIAL_STATE = "initial_state"
+    FINAL_STATE = "final_state"
+    GRADIENT = "gradient"  # the gradient of an output, which comes in
+    FORWARD_INPUT = "forward_input"  # an input of the forward sweep, read again by the backward one
+    FORWARD_DRAW = "forward_draw"
+    STATE_BEFORE = "state_before"  # the forward sweep's state before each step
+    SAVED = "saved"  # a value that the forward sweep keeps for the backward one
+    FORWARD_OUTPUT = "forward_output"
+    WEIGHT = "weight"  # of what the backward delay hands on: 0 cuts the gradient
+    CLIP_COUNT = "clip_count"  # how often the state's gradient was clipped
+    TOKEN = "token"  # the sampled token that is fed back
+    NOISE = "noise"  # random numbers that sampling reads
+    TEMPERATURE = "temperature"
+    TOP_K = "top_k"
+    TOP_P = "top_p"
+    LOSS_TARGET = "loss_target"  # the true value a loss compares with
+
+
+_ROLE_OF_KIND: dict[Kind, Role] = {
+    "sequence": Role.INPUT,
+    "invariant": Role.INVARIANT,
+    "draw": Role.DRAW,
+    "state": Role.STATE,
+    "total": Role.TOTAL,
+}
+_DEFAULT_ROLES = {Role.OUTPUT, *_ROLE_OF_KIND.values()}
 
 
 @dataclass(frozen=True)
@@ -22,6 +66,8 @@ class Port:
     rows          whether it has the row axis in front (a total without it is summed over rows too)
     shape         the sizes of the other axes
     distribution  of a draw: "uniform" on [0, 1) or "normal"
+    role          what it is for. By default the role that belongs to the kind; such a default follows the kind when
+                  `dataclasses.replace` changes it, any other role stays. A Loop makes INPUT and OUTPUT fit its sides
     """
 
     kind: Kind
@@ -31,7 +77,27 @@ class Port:
     device: torch.device
     rows: bool = True
     distribution: str | None = None
+    role: Role = Role.INPUT
+
+    def __post_init__(self) -> None:
+        if self.has_default_role and not (self.kind == "sequence" and self.role is Role.OUTPUT):
+            object.__setattr__(self, "role", _ROLE_OF_KIND[self.kind])
+
+    @property
+    def has_default_role(self) -> bool:
+        """Whether the role follows from the kind, and from the side of the Loop the port is on."""
+        return self.role in _DEFAULT_ROLES
 
     def __str__(self) -> str:
         sizes = ", ".join(["rows"] * self.rows + [str(n) for n in self.shape])
         return f"{str(self.dtype).removeprefix('torch.')} [{sizes}]"
+
+
+def as_inputs(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """The ports with INPUT in the place of OUTPUT."""
+    return tuple(replace(port, role=Role.INPUT) if port.role is Role.OUTPUT else port for port in ports)
+
+
+def as_outputs(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """The ports with OUTPUT in the place of INPUT."""
+    return tuple(replace(port, role=Role.OUTPUT) if port.role is Role.INPUT else port for port in ports)

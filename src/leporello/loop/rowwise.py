@@ -8,16 +8,14 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.function import function_of
-from leporello.loop.translate import line_text
-
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
+from leporello.loop.graph import function_of
+from leporello.loop.loop import Loop
+from leporello.loop.trace_errors import line_text
 
 _ROWS = 3
 _TOLERANCE = {  # relative to the largest value: products of one row and of three are summed in another order

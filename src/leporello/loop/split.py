@@ -7,24 +7,20 @@ everything else runs on all steps at once, as late as it can, with length x batc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import fx
 
 from leporello.errors import EngineRefusal
-from leporello.loop.classes import Class, classes, is_part, is_view, multiplies
-from leporello.loop.cycles import ordered
 from leporello.loop.draft import Draft
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
-from leporello.loop.part import part
-from leporello.loop.stages import Split, Stage
-from leporello.loop.writer import Writer
+from leporello.loop.loop import Loop
+from leporello.loop.stages import Split, Stage, StageWriter
+from leporello.loop.value_classes import ValueClass, classes, is_part, is_view, multiplies, ordered
 
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
-
-Classes = dict[fx.Node, Class]
+Classes = dict[fx.Node, ValueClass]
 Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have even numbers
 
 
@@ -46,7 +42,7 @@ def _refuse_joined(kinds: Classes) -> None:
     """A sum over rows is complete when all steps have run; no value of a step can wait for that."""
     for node in kinds:
         sources = {kinds[source] for source in node.all_input_nodes}
-        if node.op == "call_function" and {Class.VARYING, Class.REDUCED} <= sources:
+        if node.op == "call_function" and {ValueClass.VARYING, ValueClass.REDUCED} <= sources:
             raise EngineRefusal(
                 f"the operator {node.target} joins rows with a sum over rows.",
                 tries='engine="reference", which runs every operator',
@@ -121,15 +117,15 @@ def _draw_in_behind(order: list[list[fx.Node]], place: Places, drawn_in: Callabl
 
 def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:
     insides = sum(len(component) > 1 for component in order)
-    once, finish = Writer("once", loop, kinds), Writer("finish", loop, kinds)
-    timed = [Writer("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
+    once, finish = StageWriter("once", loop, kinds), StageWriter("finish", loop, kinds)
+    timed = [StageWriter("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
     rank = {node: index for index, node in enumerate(loop.graph.nodes)}
     for component in order:
         for node in sorted(component, key=rank.__getitem__):
             if node in place:
                 timed[place[node]].compute(node)
     for node in loop.nodes:
-        if kinds[node] is Class.REDUCED:
+        if kinds[node] is ValueClass.REDUCED:
             home = next((writer for writer in timed if is_part(node) and writer.has(arguments(node)[0])), None)
             (home or timed[_when_complete(node, place)]).compute(node)
     _write_results(loop, kinds, place, once, timed, finish)
@@ -144,7 +140,7 @@ def _when_complete(node: fx.Node, place: Places) -> int:
 
 
 def _write_results(
-    loop: Loop, kinds: Classes, place: Places, once: Writer, timed: list[Writer], finish: Writer
+    loop: Loop, kinds: Classes, place: Places, once: StageWriter, timed: list[StageWriter], finish: StageWriter
 ) -> None:
     """Whoever computes a result of the loop writes it."""
     for port, node in zip(loop.outputs, loop.results, strict=True):
@@ -152,23 +148,79 @@ def _write_results(
             continue  # an inside hands on its own states
         if node in place:
             timed[place[node]].write(node)
-        elif kinds[node] is Class.REDUCED:
+        elif kinds[node] is ValueClass.REDUCED:
             next(writer for writer in timed if writer.has(node)).write(node)
         elif port.kind == "total" and not port.rows:
             finish.write(node)
-        elif port.kind == "state" and kinds[node] is not Class.VARYING:
+        elif port.kind == "state" and kinds[node] is not ValueClass.VARYING:
             once.write(node)
-        elif kinds[node] is not Class.VARYING:
+        elif kinds[node] is not ValueClass.VARYING:
             timed[-1].write(node)  # the same at every step: spread over all rows at the end
 
 
-def _write_what_is_read(kinds: Classes, place: Places, once: Writer, timed: list[Writer], finish: Writer) -> None:
+def _write_what_is_read(
+    kinds: Classes, place: Places, once: StageWriter, timed: list[StageWriter], finish: StageWriter
+) -> None:
     """Every value that a stage reads is written by the one that computes it."""
     for writer in (finish, *timed):
         for node in writer.reads:
             if node in place and not writer.has_initial(node):
                 timed[place[node]].write(node)
-            elif kinds[node] is Class.REDUCED:
+            elif kinds[node] is ValueClass.REDUCED:
                 next(writer for writer in timed if writer.has(node)).write(node)
-            elif kinds[node] in (Class.FIXED, Class.TIMELESS) and node.op != "placeholder":
+            elif kinds[node] in (ValueClass.FIXED, ValueClass.TIMELESS) and node.op != "placeholder":
                 once.write(node)
+
+
+aten = torch.ops.aten
+
+
+def part(loop: Loop) -> Loop:
+    """Where a joined row waits for a state in part only, give every piece its own product."""
+    if not any(_joined(node) for node in loop.nodes):
+        return loop
+    draft = Draft(loop)
+    fixed = {draft.copies[node] for node, kind in classes(loop).items() if kind is ValueClass.FIXED}
+    waiting = _waiting(draft)
+    for node in list(draft.graph.nodes):
+        pieces = _joined(node)
+        mixed = len({piece in waiting for piece in pieces}) == 2
+        if mixed and node.args[-1] in fixed:
+            with draft.before(node):
+                draft.replace(node, _parted(draft, node, pieces, waiting))
+    return draft.close()
+
+
+def _joined(node: fx.Node) -> list[fx.Node]:
+    """The pieces of the row that a product multiplies, [] if it is no product of joined pieces."""
+    if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
+        return []
+    joined = arguments(node)[-2]
+    if joined.target is not aten.cat.default or len(joined.args) < 2 or joined.args[1] not in (1, -1):
+        return []
+    return list(joined.args[0])
+
+
+def _waiting(draft: Draft) -> set[fx.Node]:
+    """Values that wait for a state."""
+    found = {node for port, node in draft.inputs if port.kind == "state"}
+    for node in draft.graph.nodes:
+        if found & set(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _parted(draft: Draft, node: fx.Node, pieces: list[fx.Node], waiting: set[fx.Node]) -> fx.Node:
+    """The sum of the pieces' products, those that wait for a state last."""
+    matrix = arguments(node)[-1]
+    widths = [piece.meta["val"].shape[1] for piece in pieces]
+    starts = [sum(widths[:index]) for index in range(len(pieces))]
+    placed = sorted(zip(pieces, starts, widths, strict=True), key=lambda found: found[0] in waiting)
+    total: Any = node.args[0] if node.target is aten.addmm.default else None
+    for piece, start, width in placed:
+        own = draft.call(aten.slice.Tensor, matrix, 0, start, start + width)
+        if total is None:
+            total = draft.call(aten.mm.default, piece, own)
+        else:
+            total = draft.call(aten.addmm.default, total, piece, own)
+    return total

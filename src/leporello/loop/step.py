@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, StateMismatch
-from leporello.loop.cell import Cell
-from leporello.loop.naming import listening
+from leporello.loop.cell import Cell, listening
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]

@@ -18,23 +18,19 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from leporello.loop.cell_tensors import NoWrites, alone, held_tensors, refuse_exchanged, swapped, unchanged
 from leporello.loop.draws import Draw, Drawing, replay
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
-from leporello.loop.lines import Lines
+from leporello.loop.graph_cleanup import Unasserted, label_all, tidy
 from leporello.loop.loop import Loop, Signature
-from leporello.loop.names import label_all
 from leporello.loop.port import Port
-from leporello.loop.refusals import refuse_before, refuse_mixed_rows, refuse_shared_draw, refuse_states
 from leporello.loop.rowwise import why_rows_meet
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import names_heard, place_of, state_names, take
-from leporello.loop.swap import alone, swapped
-from leporello.loop.tidy import tidy
-from leporello.loop.translate import translated
-from leporello.loop.unasserted import Unasserted
-from leporello.loop.writes import NoWrites, held_tensors, refuse_exchanged, unchanged
+from leporello.loop.step_checks import refuse_before, refuse_mixed_rows, refuse_shared_draw, refuse_states
+from leporello.loop.trace_errors import Lines, translated
 
 aten = torch.ops.aten
 
@@ -76,7 +72,7 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
     """
     leaves = _flat(cell, x, state)
     refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
-    family = Family(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
+    family = FakeTensorFamily(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
         unchanged(cell),
@@ -116,7 +112,7 @@ def _all(leaves: _Leaves) -> list[tuple[str, Tensor]]:
     return [*leaves.sequences, *leaves.invariants, *leaves.states]
 
 
-def _stand_ins(leaves: _Leaves, family: Family) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _stand_ins(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """A fresh tensor without data for every leaf, even where one tensor was passed twice."""
 
     def made(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
@@ -171,7 +167,7 @@ def _plain_operators(cell: nn.Module) -> Iterator[None]:
             library.enabled = enabled
 
 
-def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw]:
+def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> list[Draw]:
     """What random numbers one step asks for, in order."""
     wanted: list[Draw] = []
 
@@ -187,7 +183,7 @@ def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: Family) -> list[Draw
     return wanted
 
 
-def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family) -> _Seen:
+def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: FakeTensorFamily) -> _Seen:
     """Run the step on stand-ins and write down what it does."""
     found: dict[str, Any] = {}
 
@@ -212,7 +208,7 @@ def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Family) -
     return _Seen(module=module, draws=draws, **found)
 
 
-def _loop(cell: nn.Module, leaves: _Leaves, family: Family, seen: _Seen) -> Loop:
+def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, seen: _Seen) -> Loop:
     """The Loop of what was seen: ports for what goes in and comes out, labels for what was named."""
     graph, _ = copied(seen.module.graph)
     constants = tidy(graph, seen.module, family)

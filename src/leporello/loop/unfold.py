@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from leporello.draw.picture import Picture
-from leporello.draw.svg import Svg
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.draws import Draw, fresh
 from leporello.loop.graph import results
-from leporello.loop.picture import Detail, Drawn, animation, diagram, strip_picture
+from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree
 
-if TYPE_CHECKING:
-    from leporello.loop.loop import Loop
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Unfolding(Drawn):
+class Unfolding:
     """The strip: an acyclic graph with a copy of the step per time.
 
     graph      inputs named x(1) … x(n), the first state h(0), parameters once; results: each output at each time, then
@@ -50,21 +45,6 @@ class Unfolding(Drawn):
     @property
     def parameters(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node.op == "placeholder" and node.meta.get("time") is None][1:]
-
-    def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:
-        """The strip as spots and lines, before they are laid out.
-
-        times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
-        ends       whether dashed spots hint at what lies before and after
-        shown      how many first and last steps are drawn, (3, 3) of more than seven; whole=True draws all
-        backward   add the gradient's arrows, from right to left
-        gradient   a gradient method: mark the arrows that it cuts
-        """
-        return strip_picture(self.loop.name, diagram(self.loop, detail, is_unfolded=True), self.steps, **options)
-
-    def animate(self) -> Svg:
-        """One animated SVG: the loop folds open, values run from left to right, gradients from right to left."""
-        return animation(self.loop.name, diagram(self.loop, "textbook"), self.steps)
 
     def run(
         self,

@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import repacked, understood
 from leporello.call.inputs import Words
 from leporello.errors import ArgumentError
-from leporello.loop.both_ways import BothWays
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.nets.recurrent import Recurrent
+from leporello.view.bidirectional_view import BothWays
 
 
 class Bidirectional(nn.Module):

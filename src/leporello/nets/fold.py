@@ -9,7 +9,6 @@ from torch import Tensor
 
 from leporello.call.arguments import understood
 from leporello.errors import ArgumentError
-from leporello.loop.loop import Loop
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module
 from leporello.loop.trace import trace
@@ -18,6 +17,7 @@ from leporello.nets.layers import Layers
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.summary import Summary
 from leporello.rewrite.loss import with_loss
+from leporello.view.folded_loop import FoldedLoop
 
 
 def fold(
@@ -28,7 +28,7 @@ def fold(
     loss: Callable[[Any, Any], Tensor] | None = None,
     target: Tree = None,
     **arguments: Any,
-) -> Loop:
+) -> FoldedLoop:
     """The graph of one step with its delays.
 
     cell       a cell with the input `x` of one step, (batch, ...); or one of our modules with the arguments of its call
@@ -52,14 +52,14 @@ def fold(
         loop = cell.fold(x, state, **arguments)
     else:
         loop = _folded_cell(as_module(cell), x, state, **arguments)
-    return loop if loss is None else with_loss(loop, loss, target)
+    return loop if loss is None else FoldedLoop.of(with_loss(loop, loss, target))
 
 
-def _folded_cell(cell: Any, x: Tree, state: Tree, **arguments: Any) -> Loop:
+def _folded_cell(cell: Any, x: Tree, state: Tree, **arguments: Any) -> FoldedLoop:
     if arguments:
         raise ArgumentError(
             f"folding a cell takes no argument '{next(iter(arguments))}'.",
             tries="fold the module: lp.fold(lp.Recurrent(cell), inputs, ...)",
         )
     call = understood(cell, x, state, one_step=True)
-    return trace(cell, x, call.state)
+    return FoldedLoop.of(trace(cell, x, call.state))

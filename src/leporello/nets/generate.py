@@ -17,9 +17,9 @@ from leporello.call.plan_cache import keep, prepared
 from leporello.engine import bridge
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
+from leporello.loop.cell_tensors import alone, reading
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, described, detach
-from leporello.loop.swap import alone, reading
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P, sample
 from leporello.rewrite.tabulate import LARGEST, tabulate

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
-from leporello.loop.naming import listening
-from leporello.loop.one_step import features_of
+from leporello.loop.cell import Cell, features_of, listening
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, take
 

@@ -25,9 +25,9 @@ from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.loop import Loop
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
+from leporello.view.folded_loop import FoldedLoop
 
 
 class Recurrent(nn.Module):
@@ -176,10 +176,10 @@ class Recurrent(nn.Module):
         plan, choice = self._plan_cache.plan(self.cell, call, self.gradient, self.engine)
         return explanation(plan, choice, self.gradient, call.length, call.batch)
 
-    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
+    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""
         call = self._checked(inputs, state, **arguments)
-        return rewritten(self._plan_cache.loop(self.cell, call), self.cell, call)
+        return FoldedLoop.of(rewritten(self._plan_cache.loop(self.cell, call), self.cell, call))
 
     @property
     def clipped(self) -> float | None:

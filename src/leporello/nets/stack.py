@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
-from leporello.loop.one_step import features_of
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, take
 

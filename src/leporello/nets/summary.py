@@ -8,12 +8,11 @@ from typing import Any
 from torch import nn
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell
-from leporello.loop.loop import Loop
-from leporello.loop.one_step import features_of
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree
 from leporello.loop.step import take
 from leporello.nets.recurrent import Recurrent
+from leporello.view.folded_loop import FoldedLoop
 
 
 class _Silent(Cell):
@@ -91,7 +90,7 @@ class Summary(nn.Module):
     def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
         return self.net.explain(inputs, state, **arguments) + "then     the head, once\n"
 
-    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Loop:
+    def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments; its outputs are asked for at the last step only."""
         reader = self.net.cell
         assert isinstance(reader, _Silent)

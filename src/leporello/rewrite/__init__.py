@@ -1,6 +1,6 @@
 """Rewrites: a Loop in, a Loop out, one file each. `part` lives beside `split`, which needs it."""
 
-from leporello.loop.part import part
+from leporello.loop.split import part
 from leporello.rewrite.associate import associate
 from leporello.rewrite.clip import clip
 from leporello.rewrite.differentiate import differentiate

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from leporello.loop.cycles import values_on_cycles
 from leporello.loop.draft import Draft
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.value_classes import values_on_cycles
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import fx
 
-from leporello.loop.classes import is_part, is_view, multiplies
+from leporello.loop.value_classes import is_part, is_view, multiplies
 
 aten = torch.ops.aten
 COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))

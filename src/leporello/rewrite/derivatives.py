@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from leporello.loop.graph_cleanup import Unasserted
 from leporello.loop.port import Port
-from leporello.loop.unasserted import Unasserted
 from leporello.rewrite.linearize import Key, Linear, Values, arriving, flat, key
 from leporello.rewrite.row import row_of
 

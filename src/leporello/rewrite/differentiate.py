@@ -20,11 +20,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
+from leporello.loop.graph_cleanup import Unasserted, label_all, tidy
 from leporello.loop.loop import Loop
-from leporello.loop.names import label_all
 from leporello.loop.port import Port
-from leporello.loop.tidy import tidy
-from leporello.loop.unasserted import Unasserted
 
 aten = torch.ops.aten
 
@@ -158,15 +156,15 @@ def _backward(
     graph.output(tuple(node for _, node in outputs))
     graph.eliminate_dead_code()
     label_all(graph, inputs, placeholders(graph)[1:], {})
-    return Loop(
+    return loop.replace(
         name=f"gradient of {loop.name}",
         graph=graph,
         inputs=inputs,
         outputs=tuple(port for port, _ in outputs),
-        family=loop.family,
         reverse=not loop.reverse,
         constants={**loop.constants, **constants},
-        meets=loop.meets,
+        ended=(),
+        signature=None,
     )
 
 

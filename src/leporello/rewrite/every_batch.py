@@ -18,10 +18,10 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders
+from leporello.loop.graph_cleanup import tidy
 from leporello.loop.port import Port
-from leporello.loop.tidy import tidy
 
 ROWS = 1_299_709  # prime
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ class NotForEveryBatch(Exception):
 
 
 def every_batch(
-    function: Callable[..., Sequence[Tensor]], ports: Sequence[Port], family: Family
+    function: Callable[..., Sequence[Tensor]], ports: Sequence[Port], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph of function(rows, values of the ports), and the constants it holds, placeholders behind the others."""
     try:
@@ -56,7 +56,7 @@ def every_batch(
 
 def _of_many_rows(function: Callable[..., Any], ports: Sequence[Port]) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph for the one number of rows."""
-    family = Family(rows=ROWS)
+    family = FakeTensorFamily(rows=ROWS)
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
     with family.active():
         module = make_fx(dispatch_functionalize(function))(family.rows, values)
@@ -92,7 +92,7 @@ def _with_the_symbol(graph: fx.Graph) -> None:
             node.kwargs = map_aggregate(node.kwargs, size)
 
 
-def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: Family) -> None:
+def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: FakeTensorFamily) -> None:
     """Every value gets a stand-in of the family, of the shape it had, with the symbol in the place of the number."""
     rows, *inputs = placeholders(graph)
     rows.meta["val"] = family.rows
@@ -108,7 +108,7 @@ def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: Family) -> None
                     raise NotForEveryBatch(f"{node.target} has another shape for another number of rows")
 
 
-def _alike(before: Any, now: Any, family: Family) -> bool:
+def _alike(before: Any, now: Any, family: FakeTensorFamily) -> bool:
     if isinstance(before, (tuple, list)):
         return all(_alike(*pair, family) for pair in zip(before, now, strict=True))
     if not isinstance(before, Tensor):

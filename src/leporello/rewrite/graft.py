@@ -12,13 +12,13 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.loop.draft import Draft
-from leporello.loop.family import Family
+from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders
-from leporello.loop.tidy import tidy
+from leporello.loop.graph_cleanup import tidy
 
 
 def traced(
-    function: Callable[..., Any], values: Sequence[Tensor], family: Family
+    function: Callable[..., Any], values: Sequence[Tensor], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph of function(rows, *values), and the tensors it holds beside its arguments.
 

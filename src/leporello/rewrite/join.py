@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from leporello.loop.draft import Draft
-from leporello.loop.family import clean_row_axis
+from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.port import Port
 from leporello.rewrite.save import SAVED, Saved
 

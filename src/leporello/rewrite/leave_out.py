@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.classes import is_view
 from leporello.loop.draft import Draft
-from leporello.loop.family import clean_row_axis, has_rows
+from leporello.loop.fake_tensors import clean_row_axis, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.value_classes import is_view
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten

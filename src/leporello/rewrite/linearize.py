@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, fx
 
 from leporello.errors import RowsMeet, UntraceableStep
-from leporello.loop.graph import placeholders
+from leporello.loop.graph import placeholders, stop
+from leporello.loop.graph_cleanup import label_all
 from leporello.loop.loop import Loop
-from leporello.loop.names import label_all
 from leporello.loop.port import Port
-from leporello.loop.stop import stop
 from leporello.rewrite.every_batch import NotForEveryBatch, every_batch
 from leporello.rewrite.prune import prune
 
@@ -138,13 +137,16 @@ def linearize(
         ) from error
     inputs += [Port("invariant", n, tuple(c.shape), c.dtype, c.device, rows=False) for n, c in constants.items()]
     label_all(graph, inputs, placeholders(graph)[1:], {})
-    loop = Loop(
+    loop = linear.loop.replace(
         name=f"{name} of {linear.loop.name}",
         graph=graph,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        family=linear.loop.family,
+        reverse=False,
         constants={**linear.loop.constants, **constants},
+        meets=None,
+        ended=(),
+        signature=None,
     )
     return prune(loop, [port.name for port in keep])
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.draft import Draft
-from leporello.loop.family import clean_row_axis
+from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.graft import graft, traced

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from leporello.loop.classes import is_view
-from leporello.loop.cycles import states_on_cycles
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
+from leporello.loop.value_classes import is_view, states_on_cycles
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from leporello.loop.draft import Draft
+from leporello.loop.graph import key_of
 from leporello.loop.loop import Loop
-from leporello.loop.numbers import key_of
 
 turn = torch.ops.aten.t.default
 

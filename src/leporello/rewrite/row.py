@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.graph import copied
+from leporello.loop.graph import copied, stop
 from leporello.loop.loop import Loop
-from leporello.loop.stop import stop
 
 aten = torch.ops.aten
 

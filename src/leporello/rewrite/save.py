@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from leporello.loop.classes import Class, classes, is_part, is_view
 from leporello.loop.draft import Draft
-from leporello.loop.family import clean_row_axis
-from leporello.loop.graph import arguments
+from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.graph import arguments, key_of
 from leporello.loop.loop import Loop
-from leporello.loop.numbers import key_of
 from leporello.loop.port import Port
+from leporello.loop.value_classes import ValueClass, classes, is_part, is_view
 from leporello.rewrite.compared import compared
 from leporello.rewrite.mask import stand_ins
 from leporello.rewrite.prune import prune
@@ -109,7 +108,7 @@ class _Chooser:
 
     def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: frozenset[Any]) -> None:
         self.twins, self.kinds, self.dear = twins, classes(backward), dear
-        varying = [node for node in twins if self.kinds[node] is Class.VARYING]
+        varying = [node for node in twins if self.kinds[node] is ValueClass.VARYING]
         results = set(backward.results)
         self.needed = {node for node in varying if node in results or any(user not in twins for user in node.users)}
         inputs = {
@@ -127,7 +126,7 @@ class _Chooser:
 
     def obtain(self, node: fx.Node) -> None:
         """Hand a value over, or see to what it is computed from."""
-        if node in self.there or node.op == "placeholder" or self.kinds[node] is not Class.VARYING:
+        if node in self.there or node.op == "placeholder" or self.kinds[node] is not ValueClass.VARYING:
             self.there.add(node)
             return
         axis = clean_row_axis(node.meta["val"])
@@ -154,7 +153,7 @@ class _Chooser:
 
     def _cheap(self, node: fx.Node) -> bool:
         """Whether it lies there, or is made of what lies there by operators that cost little."""
-        if node in self.there or self.kinds[node] is not Class.VARYING:
+        if node in self.there or self.kinds[node] is not ValueClass.VARYING:
             return True
         if node.op == "placeholder":
             return False

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from leporello.loop.classes import Class, classes
 from leporello.loop.draft import Draft
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.value_classes import ValueClass, classes
 
 aten = torch.ops.aten
 
@@ -34,7 +34,7 @@ def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = LARGEST) -> 
     """
     draft = Draft(loop)
     kinds = classes(loop)
-    fixed = {draft.copies[node] for node, kind in kinds.items() if kind is Class.FIXED}
+    fixed = {draft.copies[node] for node, kind in kinds.items() if kind is ValueClass.FIXED}
     for node in [node for node in draft.graph.nodes if node.target in (aten.mm.default, aten.addmm.default)]:
         *bias, left, right = arguments(node)
         plain = not node.kwargs and right in fixed and all(one in fixed for one in bias)

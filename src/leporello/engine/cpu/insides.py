@@ -14,14 +14,14 @@ from leporello.engine.cpu.gathering import gathered, in_turn, nothing_else
 from leporello.engine.cpu.library import Built, built
 from leporello.engine.cpu.multiplying import multiplied
 from leporello.engine.cpu.totals import Totals
-from leporello.engine.kernel.decompose import decomposed
-from leporello.engine.kernel.description import Matrix
-from leporello.engine.kernel.lower import kernel_of
-from leporello.engine.kernel.reads import loaded
 from leporello.engine.program import Program, Timed, row_axis, timed_of, without_unread
-from leporello.loop.classes import Class
+from leporello.kernel.decompose import decomposed
+from leporello.kernel.dependencies import loaded
+from leporello.kernel.description import Matrix
+from leporello.kernel.lower import kernel_of
 from leporello.loop.graph import placeholders
 from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def _sums(graph: fx.Graph, stage: Stage, split: Split) -> tuple[Totals, tuple[fx
     totals, reads = alone
     own = dict(zip(placeholders(graph)[1:], stage.reads, strict=True))
     values = tuple(own[node] for node in reads)
-    able = all(split.classes[node] is Class.VARYING and row_axis(node) == 0 for node in values)
+    able = all(split.classes[node] is ValueClass.VARYING and row_axis(node) == 0 for node in values)
     return (totals, values) if able else None
 
 
@@ -82,7 +82,7 @@ def _inside(split: Split, stage: Stage) -> Inside:
     others = [node for node in stage.reads if node not in own and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
     kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family))
-    fixed = [node for node in others if kinds[node] not in (Class.VARYING, Class.TIMELESS)]
+    fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
     multiplied = {matrix.fixed for matrix in kernel.matrices} - loaded(kernel)
     matrices = list(kernel.matrices)
     for slot in multiplied:
@@ -96,8 +96,8 @@ def _inside(split: Split, stage: Stage) -> Inside:
     return Inside(
         built(replace(kernel, matrices=tuple(matrices))),
         stage.states,
-        tuple((node, row_axis(node)) for node in others if kinds[node] is Class.VARYING),
-        tuple((node, row_axis(node)) for node in others if kinds[node] is Class.TIMELESS),
+        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
+        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
         tuple(fixed),
         tuple(slot not in multiplied for slot in range(len(fixed))),
         tuple((node, row_axis(node)) for node in stage.writes),

@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cpu.build import library, wide_bytes
-from leporello.engine.cpu.layout import MATRIX_WORDS, together
-from leporello.engine.cpu.source import source_of
-from leporello.engine.cpu.texts import runtime_text
-from leporello.engine.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+from leporello.engine.cpu.c_emitter import runtime_text, source_of
+from leporello.engine.cpu.c_memory import MATRIX_WORDS, together
 from leporello.engine.memory import room
+from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
 CPU = torch.device("cpu")
 FEW_ROWS = 8  # of all steps together: for fewer, matrices are multiplied as they lie in memory

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from leporello.engine.cpu.multiply import Multiply, is_faster
-from leporello.loop.family import has_rows
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 from leporello.rewrite.leave_out import is_table
 

@@ -18,8 +18,8 @@ from torch import Tensor, fx
 
 from leporello.engine.crossing import clipped
 from leporello.engine.passing import ALL, Passing
-from leporello.loop.classes import is_part
 from leporello.loop.graph import arguments
+from leporello.loop.value_classes import is_part
 from leporello.nets.non_finite.forward import States, Window, evaluated, states_in
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by
 

@@ -16,9 +16,8 @@ from torch import Tensor, fx
 
 from leporello.engine import reference
 from leporello.engine.passing import ALL, Passing, spread
-from leporello.loop.family import row_axes
-from leporello.loop.function import SPELLING, function_of
-from leporello.loop.graph import arguments
+from leporello.loop.fake_tensors import row_axes
+from leporello.loop.graph import SPELLING, arguments, function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_in

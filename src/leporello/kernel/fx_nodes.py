@@ -1,0 +1,65 @@
+"""Shapes of values as a kernel sees them: the row axis, and the features beside it; and how an operator is refused."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+from torch import Tensor, fx
+
+from leporello.errors import EngineRefusal
+from leporello.loop.fake_tensors import clean_row_axis, has_rows
+
+# Operators of torch's `prims` that mean what the ATen operator of their name means; others have arguments of their own.
+SAME_PRIMS = {
+    "abs", "acos", "acosh", "add", "amax", "amin", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "broadcast_in_dim", "ceil", "clone", "convert_element_type",
+    "copysign", "cos", "cosh", "eq", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fmax", "fmin", "fmod", "ge",
+    "gt", "hypot", "iota", "le", "lgamma", "log", "log10", "log1p", "log2", "lt", "maximum", "minimum", "mul", "ne",
+    "neg", "pow", "prod", "reciprocal", "remainder", "round", "rsqrt", "sign", "signbit", "sin", "sinh", "sqrt",
+    "sub", "sum", "tan", "tanh", "trunc", "where",
+}  # fmt: skip
+
+
+def short(node: fx.Node) -> str:
+    """An operator's name without its overload."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return getattr(node.target, "__name__", str(node.target))
+    family, name = schema.name.split("::")
+    return f"prims.{name}" if family == "prims" and name not in SAME_PRIMS else name
+
+
+def row_axis(node: fx.Node) -> int | None:
+    value = node.meta["val"]
+    return clean_row_axis(value) if has_rows(value) else None
+
+
+def dims(node: fx.Node) -> tuple[int | None, ...]:
+    """The sizes of a value's axes, None for the rows."""
+    value = node.meta["val"]
+    if not isinstance(value, Tensor):
+        refuse(node)
+    rows = row_axis(node)
+    if rows is None and has_rows(value):
+        refuse(node, "joins rows with features")
+    return tuple(None if axis == rows else int(size) for axis, size in enumerate(value.shape))
+
+
+def features(node: fx.Node) -> list[int]:
+    return [size for size in dims(node) if size is not None]
+
+
+def dtype_of(node: fx.Node) -> torch.dtype:
+    found: torch.dtype = node.meta["val"].dtype
+    return found
+
+
+def refuse(node: fx.Node, why: str = "is not covered by kernels") -> NoReturn:
+    """Say which operator, in which value, and in which line of the user's, as far as the trace knows them."""
+    parts = node.users if isinstance(node.meta.get("val"), (tuple, list)) else ()  # of several results these are named
+    label = next((one.meta["label"] for one in (node, *parts) if one.meta.get("label")), None)
+    said = [f"in '{label}'"] if label else []
+    said += [node.meta["line"]] if node.meta.get("line") else []
+    place = f" ({', '.join(said)})" if said else ""
+    raise EngineRefusal(f"the operator {node.meta.get('origin') or short(node)}{place} {why}.")

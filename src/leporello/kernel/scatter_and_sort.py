@@ -1,0 +1,203 @@
+"""Operators that write to computed places, and sorting, as sums and searches over all places that could be meant.
+
+A kernel has no loop that writes wherever a number says: each value asks which of the sources are its own. That costs as
+many comparisons as there are sources and values together, so sorts of more than MOST values are left to others.
+Knows ATen's operators; knows nothing of graphs or memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.kernel.decomposition_rules import reshaped
+from leporello.kernel.fx_nodes import dims, short
+from leporello.loop.fake_tensors import has_rows
+from leporello.loop.graph import arguments
+
+aten = torch.ops.aten
+
+MOST = 256
+
+
+def _places(size: int, axis: int, count: int, like: Tensor) -> Tensor:
+    """0, 1, 2, ... along one of so many axes."""
+    found = aten.arange.default(size, dtype=torch.int64, device=like.device)
+    return aten.view.default(found, [size if place == axis else 1 for place in range(count)])
+
+
+def _choose(condition: Tensor, one: Any, other: Any) -> Tensor:
+    """where, with numbers too."""
+    return torch.where(condition, one, other)
+
+
+# ---- scatter
+
+
+def _scattered(node: fx.Node) -> Callable[..., Any] | None:
+    """Along an axis, `index` says for each source where it goes; the last one that goes to a place stays there."""
+    target, axis, index = arguments(node)[:3]
+    axis = int(axis) % len(dims(index))
+    others = [place for place in range(len(dims(index))) if place != axis]
+    if "reduce" in node.kwargs or any(dims(target)[place] != dims(index)[place] for place in others):
+        return None
+    adds = short(node) == "scatter_add"
+
+    def rule(target: Tensor, axis: int, index: Tensor, source: Any) -> Tensor:
+        axis, size, count = axis % index.dim(), index.shape[axis], index.dim()
+        if isinstance(source, Tensor) and source.shape[axis] != size:
+            source = aten.slice.Tensor(source, axis, 0, size)
+        if size == 1 and not adds:
+            mine = aten.eq.Tensor(index, _places(target.shape[axis], axis, count, target))
+            return _choose(mine, source, target)
+        # an axis of targets in front of the axis of sources
+        mine = aten.eq.Tensor(aten.unsqueeze.default(index, axis), _places(target.shape[axis], axis, count + 1, target))
+        if adds:
+            part = _choose(mine, aten.unsqueeze.default(source, axis), 0)
+            return aten.add.Tensor(target, aten.sum.dim_IntList(part, [axis + 1]))
+        last = aten.amax.default(_choose(mine, _places(size, axis + 1, count + 1, target), -1), [axis + 1])
+        if isinstance(source, Tensor):
+            source = aten.gather.default(source, axis, aten.clamp_min.default(last, 0))
+        return _choose(aten.ge.Scalar(last, 0), source, target)
+
+    return rule
+
+
+def _index_added(node: fx.Node) -> Callable[..., Any] | None:
+    """The same with one list of places for all."""
+    if dims(node)[int(arguments(node)[1]) % len(dims(node))] is None:
+        return None
+
+    def rule(target: Tensor, axis: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+        axis, count = axis % target.dim(), target.dim()
+        mine = aten.eq.Tensor(
+            aten.view.default(index, [index.shape[0] if place == axis + 1 else 1 for place in range(count + 1)]),
+            _places(target.shape[axis], axis, count + 1, target),
+        )
+        part = aten.sum.dim_IntList(_choose(mine, aten.unsqueeze.default(source, axis), 0), [axis + 1])
+        return aten.add.Tensor(target, part if alpha == 1 else aten.mul.Tensor(part, alpha))
+
+    return rule
+
+
+def _index_put(node: fx.Node) -> Callable[..., Any] | None:
+    """target[:, numbers] = values: numbers stand in the place of axes that lie beside each other."""
+    target, given = arguments(node)[:2]
+    chosen = [axis for axis, numbers in enumerate(given) if numbers is not None]
+    if chosen != list(range(chosen[0], chosen[0] + len(chosen))) or any(
+        dims(target)[axis] is None or given[axis].meta["val"].dtype == torch.bool or has_rows(given[axis].meta["val"])
+        for axis in chosen
+    ):
+        return None
+
+    def rule(target: Tensor, given: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+        lists = torch.broadcast_tensors(*(numbers for numbers in given if numbers is not None))
+        first, wide, count = chosen[0], lists[0].dim(), target.dim()
+        sources = lists[0].numel()
+        # [before, numbers, behind] -> [before, 1 for each chosen axis, behind, all numbers]
+        shape = [*target.shape[:first], *lists[0].shape, *target.shape[first + len(chosen) :]]
+        values = aten.expand.default(values, shape)
+        order = [place for place in range(len(shape)) if not first <= place < first + wide]
+        values = aten.permute.default(values, [*order, *range(first, first + wide)])
+        spread = [1 if axis in chosen else size for axis, size in enumerate(target.shape)]
+        values = reshaped(values, [*spread, sources])
+        mine = None
+        for axis, numbers in zip(chosen, lists, strict=True):
+            size = target.shape[axis]
+            numbers = reshaped(numbers, [*[1] * count, sources])
+            numbers = _choose(aten.lt.Scalar(numbers, 0), aten.add.Scalar(numbers, size), numbers)
+            own = aten.eq.Tensor(numbers, _places(size, axis, count + 1, target))
+            mine = own if mine is None else aten.logical_and.default(mine, own)
+        assert mine is not None
+        if accumulate:
+            return aten.add.Tensor(target, aten.sum.dim_IntList(_choose(mine, values, 0), [count]))
+        last = aten.amax.default(_choose(mine, _places(sources, count, count + 1, target), -1), [count], True)
+        picked = aten.gather.default(
+            aten.expand.default(values, [*target.shape, sources]),
+            count,
+            aten.expand.default(aten.clamp_min.default(last, 0), [*target.shape, 1]),
+        )
+        return _choose(aten.ge.Scalar(aten.squeeze.dim(last, count), 0), aten.squeeze.dim(picked, count), target)
+
+    return rule
+
+
+# ---- order
+
+
+def _sorted(node: fx.Node) -> Callable[..., Any] | None:
+    """A value's place is the number of values before it; NaN counts as the largest, equal ones keep their order."""
+    source = arguments(node)[0]
+    count = len(dims(source))
+    few = short(node) == "topk"
+    given = list(arguments(node)[2 if few else 1 :])
+    if short(node) == "sort" and isinstance(node.kwargs.get("stable"), bool):
+        given = [node.kwargs.get("dim", -1), node.kwargs.get("descending", False)]
+    axis = int(given[0] if given else -1) % max(count, 1)
+    down = bool(given[1]) if len(given) > 1 else few
+    if not count or dims(source)[axis] is None or (dims(source)[axis] or 0) > MOST:
+        return None
+
+    def rule(value: Tensor, *given: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        size = value.shape[axis]
+        one, other = aten.unsqueeze.default(value, axis + 1), aten.unsqueeze.default(value, axis)
+        # [..., mine, theirs, ...]: whether theirs stands before mine
+        mine, theirs = _places(size, axis, count + 1, value), _places(size, axis + 1, count + 1, value)
+        before = aten.gt.Tensor(other, one) if down else aten.lt.Tensor(other, one)
+        equal = aten.eq.Tensor(other, one)
+        if value.is_floating_point():
+            mine_is, theirs_is = aten.isnan.default(one), aten.isnan.default(other)
+            only = (theirs_is, mine_is) if down else (mine_is, theirs_is)
+            before = aten.logical_or.default(
+                before, aten.logical_and.default(only[0], aten.logical_not.default(only[1]))
+            )
+            equal = aten.logical_or.default(equal, aten.logical_and.default(mine_is, theirs_is))
+        before = aten.logical_or.default(before, aten.logical_and.default(equal, aten.lt.Tensor(theirs, mine)))
+        rank = aten.sum.dim_IntList(_choose(before, 1, 0), [axis + 1])
+        kept = int(given[0]) if few else size
+        here = aten.eq.Tensor(aten.unsqueeze.default(rank, axis), _places(kept, axis, count + 1, value))
+        index = aten.sum.dim_IntList(_choose(here, _places(size, axis + 1, count + 1, value), 0), [axis + 1])
+        return aten.gather.default(value, axis, index), index
+
+    return rule
+
+
+# ---- places that are known
+
+
+def _rolled(node: fx.Node) -> Callable[..., Any] | None:
+    """The end in front of the beginning."""
+    axes = arguments(node)[2] if len(arguments(node)) > 2 else []
+    if not axes or any(dims(node)[axis] is None for axis in axes):
+        return None
+
+    def rule(value: Tensor, shifts: Any, axes: Any) -> Tensor:
+        for shift, axis in zip(shifts, axes, strict=True):
+            size = value.shape[axis]
+            cut = size - shift % size if size else 0
+            if cut != size:
+                ends = aten.slice.Tensor(value, axis, cut, size), aten.slice.Tensor(value, axis, 0, cut)
+                value = aten.cat.default(list(ends), axis)
+        return value
+
+    return rule
+
+
+def _unguarded(node: fx.Node) -> Callable[..., Any]:
+    return {"_unsafe_index": aten.index.Tensor, "_unsafe_index_put": aten.index_put.default}[short(node)]
+
+
+SCATTERING: dict[str, Callable[[fx.Node], Callable[..., Any] | None]] = {
+    "scatter": _scattered,
+    "scatter_add": _scattered,
+    "index_add": _index_added,
+    "index_put": _index_put,
+    "sort": _sorted,
+    "topk": _sorted,
+    "roll": _rolled,
+    "_unsafe_index": _unguarded,
+    "_unsafe_index_put": _unguarded,
+}

@@ -1,0 +1,233 @@
+"""What a step may not be given and may not give back, said in the user's words.
+
+Knows the rules of a step; knows nothing of what comes after the trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.errors import ArgumentError, DeviceMismatch, StateMismatch, UntraceableStep
+from leporello.loop.cell import Cell
+from leporello.loop.draws import Draw
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
+from leporello.loop.state import described
+from leporello.loop.step import FunctionCell, place_of
+
+Named = Sequence[tuple[str, Tensor]]
+
+
+def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
+    """What can be seen without running the step."""
+    _refuse_other_forward(cell)
+    _refuse_networks(cell)
+    _refuse_hooks(cell)
+    _refuse_plain_tensors(cell)
+    batch = refuse_batchless(cell, "state", states, refuse_batchless(cell, "input", sequences, None))
+    refuse_devices(cell, sequences, invariants, states)
+    if batch == 0:
+        raise ArgumentError("the batch is empty.", cell=place_of(cell), came="0 rows", expected="at least one row")
+
+
+def _refuse_other_forward(cell: nn.Module) -> None:
+    """A step takes an input and a state."""
+    if isinstance(cell, nn.RNNBase):
+        raise ArgumentError(
+            f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
+            tries="lp.from_torch(module) gives the same network here",
+        )
+    if isinstance(cell, Cell) and type(cell).forward is Cell.forward:
+        raise ArgumentError(
+            "the cell has no forward.", cell=place_of(cell), expected="forward(self, x, state) -> (output, next state)"
+        )
+    forward = cell.function if isinstance(cell, FunctionCell) else cell.forward
+    try:
+        inspect.signature(forward).bind(None, None)
+    except TypeError:
+        raise ArgumentError(
+            "the step does not take an input and a state.",
+            cell=place_of(cell),
+            came=f"a step that takes {inspect.signature(forward)}",
+            expected="(x, state) -> (output, next state)",
+            tries="take both; a cell without state is given () and returns it",
+        ) from None
+    except ValueError:  # a builtin without a signature: it will say itself what it lacks
+        pass
+
+
+def _refuse_networks(cell: nn.Module) -> None:
+    """A step holds cells; a network of ours would be traced inside a trace."""
+    for path, module in cell.named_modules():
+        if type(module).__module__.startswith("leporello.nets.") and not isinstance(module, Cell):
+            raise UntraceableStep(
+                f"the cell holds a whole network, '{path}'; a step is one step of each of its parts.",
+                cell=place_of(cell),
+                came=type(module).__name__,
+                expected="cells",
+                tries="run the network over its own sequence first; or call its cell in forward, once per step",
+            )
+
+
+HOOKS = {
+    "_forward_hooks": "forward hook",
+    "_forward_pre_hooks": "forward pre-hook",
+    "_backward_hooks": "backward hook",
+    "_backward_pre_hooks": "backward pre-hook",
+}
+
+
+def _refuse_hooks(cell: nn.Module) -> None:
+    for path, module in cell.named_modules():
+        for attribute, kind in HOOKS.items():
+            if getattr(module, attribute):
+                raise UntraceableStep(
+                    f"a module of the cell has a {kind}, which would run once per trace and not once per step.",
+                    cell=place_of(cell),
+                    module=f"{path} ({type(module).__name__})" if path else type(module).__name__,
+                    tries="do its work in forward, or read values with lp.record; for weight norm use "
+                    "torch.nn.utils.parametrizations",
+                )
+
+
+def _refuse_plain_tensors(cell: nn.Module) -> None:
+    for path, module in cell.named_modules():
+        for name, value in vars(module).items():
+            found = next(_tensors_in(value), None)
+            if found is None or name in ("_parameters", "_buffers", "_flat_weights"):  # the last is nn.RNN's own
+                continue
+            parameter = isinstance(found, nn.Parameter)
+            place = "is" if found is value else "holds"
+            raise UntraceableStep(
+                f"the attribute '{path + '.' if path else ''}{name}' {place} a "
+                f"{'parameter that the cell does not know' if parameter else 'plain tensor'}.",
+                cell=place_of(cell),
+                came=described(value),
+                expected="an nn.Parameter, a buffer or a module",
+                tries="nn.ParameterList or nn.ParameterDict, so that it gets gradients and moves with the cell"
+                if parameter
+                else f'self.register_buffer("{name if found is value else "name"}", tensor), so that it moves with the '
+                "cell and is saved with it",
+            )
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+
+
+def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | None) -> int | None:
+    """All leaves have the batch in front; its size, None if there are none."""
+    error = StateMismatch if kind == "state" else ArgumentError
+    for name, leaf in leaves:
+        expected = f"[{'batch' if batch is None else batch}, ...]"
+        if not isinstance(leaf, Tensor):
+            raise error(
+                f"the {kind} '{name}' is no tensor.",
+                cell=place_of(cell),
+                came=type(leaf).__name__,
+                expected=f"a tensor {expected}",
+            )
+        if leaf.dim() == 0 or (batch is not None and leaf.shape[0] != batch):
+            raise error(
+                f"the {kind} '{name}' has {'no batch axis' if leaf.dim() == 0 else 'another batch than the call'}.",
+                cell=place_of(cell),
+                came=described(leaf),
+                expected=f"the batch in front: {expected}",
+                tries="give every row its own, for example with value.expand(batch, ...)",
+            )
+        batch = leaf.shape[0]
+    return batch
+
+
+def refuse_devices(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
+    """Inputs, states and parameters lie on one device."""
+    home = next((leaf.device for _, leaf in (*sequences, *states)), None)
+    for kind, side in (("input", sequences), ("state", states), ("parameter", invariants)):
+        for name, leaf in side:
+            if home is not None and leaf.device != home:
+                raise DeviceMismatch(
+                    f"the {kind} '{name}' lies on another device than the inputs.",
+                    cell=place_of(cell),
+                    **{kind: str(leaf.device)},
+                    inputs=str(home),
+                    tries=_brought(kind, leaf.device, home),
+                )
+    if home is not None and home.type == "meta":
+        raise DeviceMismatch(
+            "the inputs lie on the device 'meta', which holds no numbers.",
+            cell=place_of(cell),
+            tries="inputs with numbers; lp.fold needs them too, to see whether rows of the batch meet",
+        )
+
+
+def _brought(kind: str, away: torch.device, home: torch.device) -> str:
+    if kind == "parameter":
+        here = f'net.to_empty(device="{home}"), then its parameters from a file'
+        return here if away.type == "meta" else f'net.to("{home}"), or inputs.to("{away}")'
+    return f'lp.to(state, "{home}")' if kind == "state" else "bring all inputs to one device"
+
+
+def refuse_states(cell: nn.Module, before: Named, after: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> None:
+    """A state leaf keeps its shape and dtype."""
+    for (name, _), old, new in zip(before, stand_ins, after, strict=True):
+        if not isinstance(new, Tensor) or new.dim() != old.dim() or new.shape != old.shape or new.dtype != old.dtype:
+            raise StateMismatch(
+                f"the state '{name}' changes during one step.",
+                goes_in=described(old),
+                comes_out=described(new),
+                tries="return a state with the shape and dtype it came in with",
+            )
+
+
+def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: FakeTensorFamily) -> None:
+    """An output has the batch in front."""
+    for name, leaf in zip(names, outputs, strict=True):
+        if leaf is None:
+            continue
+        if not isinstance(leaf, Tensor):
+            raise ArgumentError(
+                f"the output '{name}' is no tensor.",
+                came=type(leaf).__name__,
+                expected="tensors [batch, ...], or tuples and dicts of them, or None",
+                tries="leave out of the output what is no tensor",
+            )
+        if not _has_batch(leaf, family):
+            raise ArgumentError(
+                f"the output '{name}' has no batch axis in front.",
+                came=described(leaf),
+                expected="[batch, ...]",
+                tries="return one value per row; take means over the batch outside the step",
+            )
+
+
+def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
+    """Random numbers belong to a row each."""
+    if not _has_batch(draw, family):
+        sizes = ", ".join(str(size) if isinstance(size, int) else "batch" for size in draw.shape)
+        raise UntraceableStep(
+            "the step draws random numbers that have no batch axis in front.",
+            came=f"{draw.distribution} numbers [{sizes}]",
+            expected="[batch, ...]: each row its own",
+            tries="draw with torch.rand_like(x), torch.randn_like(h) or torch.randn(x.shape[0], n)",
+        )
+
+
+def _has_batch(value: Any, family: FakeTensorFamily) -> bool:
+    if not len(value.shape):
+        return False
+    if family.decided():  # the batch is a plain number in this trace
+        return bool(value.shape[0] == family.imagined)
+    first = value.shape[0]
+    clean = clean_row_axis(value) == 0 if isinstance(value, Tensor) else not isinstance(first, int)
+    return clean and first.node.expr.is_symbol

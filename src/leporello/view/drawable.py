@@ -1,0 +1,162 @@
+"""Pictures of a Loop, of its unfolding and of its split: which view of the step, folded or in columns, and in words.
+
+Knows the details one can ask for; views of the step are made in `textbook`, `operators` and `whole`, columns in
+`strip`, and `draw` does the drawing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from leporello.draw.animate import animated
+from leporello.draw.dot import dot
+from leporello.draw.mermaid import mermaid
+from leporello.draw.picture import Picture
+from leporello.draw.svg import Svg, svg
+from leporello.draw.terminal import terminal
+from leporello.errors import ArgumentError
+from leporello.loop.loop import Loop
+from leporello.view.diagram import Diagram
+from leporello.view.function_view import whole
+from leporello.view.operator_view import operators
+from leporello.view.strip import Strip, Times, folded, unfolded, with_gradient
+from leporello.view.textbook_view import textbook
+
+Detail = Literal["textbook", "operators", "function"]
+LEGEND = {"stepwise": "step by step", "at once": "all steps at once"}
+
+
+class Drawable:
+    """What can be drawn: `picture(detail, ...)` as SVG, DOT, Mermaid and, printed, in the terminal."""
+
+    def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:
+        raise NotImplementedError
+
+    def svg(self, detail: Detail = "textbook", **options: Any) -> Svg:
+        """The drawing as SVG: a string that notebooks show and that `.save(path)` writes to a file.
+
+        detail    "textbook": named values, with the matrices between them; "operators": every operator;
+                  "function": the whole step as one f
+        options   of a strip: see `picture`
+        """
+        return svg(self.picture(detail, **options))
+
+    def dot(self, detail: Detail = "textbook", **options: Any) -> str:
+        """The same graph in Graphviz's language."""
+        return dot(self.picture(detail, **options))
+
+    def mermaid(self, detail: Detail = "textbook", **options: Any) -> str:
+        """The same graph in Mermaid's language, which GitHub and many wikis draw."""
+        return mermaid(self.picture(detail, **options))
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def __str__(self) -> str:
+        return terminal(self.picture())
+
+
+def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
+    """The view of one step that a picture shows."""
+    views = {
+        "textbook": textbook,
+        "operators": operators,
+        "function": lambda loop: whole(loop, unfolded=is_unfolded),
+    }
+    if detail not in views:
+        raise ArgumentError(
+            "the argument 'detail' names no view.",
+            came=repr(detail),
+            expected=", ".join(f'"{view}"' for view in views),
+        )
+    return views[detail](loop)
+
+
+def loop_picture(name: str, view: Diagram, *, stages: bool = False) -> Picture:
+    """The circuit, with a black square on every delay."""
+    picture = folded(view, f"{name}, folded", f"One step of {name} as a loop: {_sentences(view)}")
+    return replace(picture, legend=LEGEND) if stages else picture
+
+
+def strip_picture(
+    name: str,
+    view: Diagram,
+    steps: int,
+    *,
+    times: Times | None = None,
+    ends: bool | None = None,
+    shown: tuple[int, int] | None = None,
+    whole: bool = False,
+    backward: bool = False,
+    gradient: Any = None,
+) -> Picture:
+    """The strip: a column per step.
+
+    times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1. By default up to three
+               steps are written around t, more are numbered
+    ends       whether dashed spots hint at what lies before and after
+    shown      how many first and last steps are drawn of a long strip; (3, 3) of more than seven
+    whole      draw every step, however many
+    backward   add the gradient's arrows
+    gradient   a gradient method: add the arrows it follows, and mark those it cuts
+    """
+    _check(times, shown, steps)
+    strip = Strip.of(steps, bool(view.ended), times, ends, shown, whole=whole)
+    picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_words(name, view, steps))
+    if gradient is not None and not (hasattr(gradient, "crossing") and getattr(gradient, "backwards", True)):
+        raise ArgumentError(
+            "the argument 'gradient' carries nothing back along the strip.",
+            came=repr(gradient),
+            expected="a method that runs backwards, such as lp.Full() or lp.Truncated(3)",
+        )
+    if not backward and gradient is None:
+        return picture
+    crossing = [1.0] * steps if gradient is None else gradient.crossing(steps)
+    return with_gradient(picture, view, strip, crossing)
+
+
+def animation(name: str, view: Diagram, steps: int) -> Svg:
+    """The loop folding open, values from left to right, gradients from right to left."""
+    strip = Strip.of(steps, bool(view.ended))
+    closed = folded(view, f"{name}, folding open", _strip_words(name, view, steps))
+    open_ = unfolded(view, strip, closed.title, closed.description)
+    return animated(closed, with_gradient(open_, view, strip, [1.0] * steps))
+
+
+def _check(times: object, shown: object, steps: int) -> None:
+    if times not in (None, "around", "end", "numbers"):
+        raise ArgumentError(
+            "the argument 'times' names no way to write them.",
+            came=repr(times),
+            expected='"around", "end" or "numbers"',
+        )
+    fits = shown is None or (
+        isinstance(shown, tuple) and len(shown) == 2 and all(isinstance(n, int) and n >= 1 for n in shown)
+    )
+    if not fits:
+        raise ArgumentError(
+            "the argument 'shown' is no pair of counts.",
+            came=repr(shown),
+            expected="how many first and last steps to draw, such as (3, 3)",
+        )
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+def _strip_words(name: str, view: Diagram, steps: int) -> str:
+    return f"{name} unfolded over {_count(steps)}, time from left to right. In each step: {_sentences(view)}"
+
+
+def _sentences(view: Diagram) -> str:
+    """The edges in words, for those who cannot see them."""
+    names = {vertex.key: vertex.name for vertex in view.vertices}
+    parts = []
+    for edge in view.edges:
+        through = f" through {', '.join(map(str, edge.names))}" if edge.names else ""
+        when = "earlier" if view.is_reverse(edge) else "later"
+        later = {0: "", 1: f", one step {when}"}.get(edge.delay, f", {edge.delay} steps {when}")
+        parts.append(f"{names[edge.source]} goes to {names[edge.target]}{through}{later}")
+    return ("; ".join(parts) or "no value leads to another") + "."

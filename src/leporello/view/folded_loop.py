@@ -1,0 +1,91 @@
+"""`FoldedLoop`, `UnfoldedLoop`, `SplitLoop`: the records of `loop/` as users get them, with their pictures as methods.
+
+Inside the library everything works on the plain records. `FoldedLoop.of` makes what a user gets; rewrites keep
+that class, because they copy the record with `replace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from torch import fx
+
+from leporello.draw.picture import Picture
+from leporello.draw.svg import Svg
+from leporello.loop.loop import Loop
+from leporello.loop.split import split
+from leporello.loop.stages import Split
+from leporello.loop.text import loop_of_text, text_of
+from leporello.loop.unfold import Unfolding, unfold
+from leporello.view.drawable import Detail, Drawable, animation, diagram, loop_picture, strip_picture
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FoldedLoop(Loop, Drawable):
+    """A Loop that draws, prints, splits and unfolds itself."""
+
+    @classmethod
+    def of(cls, loop: Loop) -> Self:
+        return cls(**_fields(loop))
+
+    def split(self, drawn_in: Callable[[fx.Node], bool] | None = None) -> SplitLoop:
+        """Part it into stages: what must run step by step, and what can run on all steps at once.
+
+        drawn_in   operators that may run step by step though they need not, where nothing else reads them
+        """
+        return SplitLoop(**_fields(split(self, drawn_in)))
+
+    def unfold(self, steps: int) -> UnfoldedLoop:
+        """The acyclic graph of so many steps: a copy of each operator per step, every parameter once."""
+        return UnfoldedLoop(**_fields(unfold(self, steps)))
+
+    def text(self) -> str:
+        """The loop as text, one line a value; `leporello.view.folded_loop.loop_from` reads it back."""
+        return text_of(self)
+
+    def picture(self, detail: Detail = "textbook") -> Picture:  # type: ignore[override]
+        """The circuit, with a black square on every delay: spots and lines, before they are laid out."""
+        return loop_picture(self.name, diagram(self, detail))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SplitLoop(Split, Drawable):
+    """A Split that draws itself; printed, it lists its stages."""
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def picture(self, detail: Detail = "textbook") -> Picture:  # type: ignore[override]
+        """The loop's own picture, tinted by what runs step by step and what runs on all steps at once."""
+        return loop_picture(self.loop.name, diagram(self.loop, detail), stages=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnfoldedLoop(Unfolding, Drawable):
+    """An Unfolding that draws itself, a column per step."""
+
+    def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:
+        """The strip as spots and lines, before they are laid out.
+
+        times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
+        ends       whether dashed spots hint at what lies before and after
+        shown      how many first and last steps are drawn, (3, 3) of more than seven; whole=True draws all
+        backward   add the gradient's arrows, from right to left
+        gradient   a gradient method: mark the arrows that it cuts
+        """
+        return strip_picture(self.loop.name, diagram(self.loop, detail, is_unfolded=True), self.steps, **options)
+
+    def animate(self) -> Svg:
+        """One animated SVG: the loop folds open, values run from left to right, gradients from right to left."""
+        return animation(self.loop.name, diagram(self.loop, "textbook"), self.steps)
+
+
+def _fields(record: Loop | Split | Unfolding) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def loop_from(text: str) -> FoldedLoop:
+    """The Loop that `loop.text()` wrote. It has no module: pass the values of its invariants when it runs."""
+    return FoldedLoop.of(loop_of_text(text))

@@ -1,0 +1,266 @@
+"""From the diagram of a step to a picture of it: folded, with squares on its delays, or unfolded into columns.
+
+Knows times, ends and gaps of a strip; knows nothing of graphs or of formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from leporello.draw.picture import Line, Name, Picture, Spot
+from leporello.view.diagram import Diagram, Edge, Vertex
+
+Times = Literal["around", "end", "numbers"]
+SHORT = 3  # so many steps are written around t
+FULL = 7  # more than that are not all drawn
+SHOWN = 3  # first and last steps of a longer strip
+
+
+@dataclass(frozen=True)
+class Column:
+    """One time step of a strip.
+
+    time   as it is written
+    step   which step it is, from 1; None for one that stands for what lies before, after or between
+    """
+
+    time: str
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Strip:
+    """How a strip is shown.
+
+    times   "around": t-1, t, t+1; "end": the last is t; "numbers": from 1
+    ends    whether what lies before and after is hinted at
+    shown   how many first and last steps are drawn; None for all
+    """
+
+    steps: int
+    times: Times
+    ends: bool
+    shown: tuple[int, int] | None
+
+    @staticmethod
+    def of(
+        steps: int,
+        ended: bool,
+        times: Times | None = None,
+        ends: bool | None = None,
+        shown: tuple[int, int] | None = None,
+        *,
+        whole: bool = False,
+    ) -> Strip:
+        """With what is not said filled in: short strips around t, long ones numbered and with a gap."""
+        if times is None:
+            times = "numbers" if steps > SHORT else "end" if ended else "around"
+        if shown is None and steps > FULL and not whole:
+            shown = (SHOWN, SHOWN)
+        if shown is not None and sum(shown) >= steps:
+            shown = None
+        return Strip(steps, times, (times != "numbers") if ends is None else ends, shown)
+
+    def columns(self) -> list[Column]:
+        """The steps that are drawn, with a gap for the others."""
+        all_steps = [Column(self._time(step), step) for step in range(1, self.steps + 1)]
+        if self.shown is None:
+            return all_steps
+        first, last = self.shown
+        return [*all_steps[:first], Column("..."), *all_steps[self.steps - last :]]
+
+    def _time(self, step: int) -> str:
+        if self.times == "numbers":
+            return str(step)
+        offset = step - 1 - (self.steps // 2 if self.times == "around" else self.steps - 1)
+        return f"t{offset:+d}" if offset else "t"
+
+    @property
+    def hidden(self) -> int:
+        return 0 if self.shown is None else self.steps - sum(self.shown)
+
+
+def folded(diagram: Diagram, title: str, description: str) -> Picture:
+    """One spot per vertex; an edge with a delay passes through squares."""
+    spots = [_spot(vertex, vertex.key, 0) for vertex in diagram.vertices]
+    lines = [
+        Line(edge.source, edge.target, edge.names, edge.delay, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
+        for edge in diagram.edges
+    ]
+    return Picture(title, description, tuple(spots), tuple(lines))
+
+
+def _spot(vertex: Vertex, id: str, column: int, time: str = "") -> Spot:
+    name = replace(vertex.name, time=time) if vertex.shape in ("circle", "box") else vertex.name
+    return Spot(
+        id,
+        name,
+        vertex.key,
+        column,
+        vertex.shape,
+        above=vertex.role == "target",
+        tint=_tint(vertex.stepwise),
+        tooltip=vertex.tooltip,
+    )
+
+
+def _tint(stepwise: bool) -> str:
+    return "stepwise" if stepwise else "at once"
+
+
+def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Picture:
+    """A column per step, every delay an edge from column to column."""
+    writer = StripWriter(diagram, strip)
+    for index, column in enumerate(writer.columns):
+        writer.write(index, column)
+    captions = dict.fromkeys(writer.gaps, f"… {strip.hidden} steps …")
+    return Picture(title, description, tuple(writer.spots.values()), tuple(writer.lines.values()), captions)
+
+
+class StripWriter:
+    """A strip while it is written, from left to right; a loop whose time is reversed has its sources on the right."""
+
+    def __init__(self, diagram: Diagram, strip: Strip) -> None:
+        self.diagram, self.strip = diagram, strip
+        own = strip.columns()
+        ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
+        begins, hints = strip.ends or strip.times == "numbers", strip.ends and strip.times != "end"
+        self.opens = (False in ways and begins) or (True in ways and hints)
+        self.closes = (True in ways and begins) or (False in ways and hints)
+        self.columns = [*[Column("...")] * self.opens, *own, *[Column("...")] * self.closes]
+        self.first, self.last = int(self.opens), int(self.opens) + len(own) - 1
+        self.gaps = [index for index in range(self.first, self.last + 1) if self.columns[index].step is None]
+        self.spots: dict[str, Spot] = {}
+        self.lines: dict[tuple[str, str, tuple[Name, ...]], Line] = {}
+
+    def write(self, index: int, column: Column) -> None:
+        if self.first <= index <= self.last:
+            for vertex in self.diagram.vertices:
+                if vertex.key not in self.diagram.ended or self._is_end(index):
+                    self._place(vertex, index, column.time)
+        for edge in self.diagram.edges:
+            if edge.target in self.diagram.ended and not self._is_end(index):
+                continue
+            self._connect(edge, index)
+
+    def _is_end(self, index: int) -> bool:
+        return index == (self.first if self.diagram.reverse else self.last)
+
+    def _place(self, vertex: Vertex, index: int, time: str) -> None:
+        id = f"{vertex.key}@{index}"
+        if id not in self.spots:
+            spot = _spot(vertex, id, index, time)
+            self.spots[id] = replace(spot, dashed=self.columns[index].step is None)
+
+    def _connect(self, edge: Edge, index: int) -> None:
+        """An edge into the step of a column, from the same or an earlier one."""
+        inside = self.first <= index <= self.last
+        if not edge.delay:
+            if inside:
+                self._line(edge, f"{edge.source}@{index}", f"{edge.target}@{index}")
+            return
+        if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
+            return  # nothing leads into what lies before; one arrow hints at what comes after
+        source = self._source(index, edge)
+        if source is None:
+            return
+        if not inside:
+            self._hint(edge.target, index, edge)
+        if not self.first <= source <= self.last:
+            self._hint(edge.source, source, edge)
+        self._line(edge, f"{edge.source}@{source}", f"{edge.target}@{index}")
+
+    def _beginning(self, edge: Edge) -> int:
+        """The column in front of all steps, seen along an edge."""
+        return len(self.columns) - 1 if self.diagram.is_reverse(edge) else 0
+
+    def _source(self, index: int, edge: Edge) -> int | None:
+        """The column so many steps earlier; the gap and the beginning stand for all steps they hide."""
+        way = 1 if self.diagram.is_reverse(edge) else -1
+        for _ in range(edge.delay):
+            following = index + way
+            if not 0 <= following < len(self.columns):
+                return index if self.columns[index].step is None else None
+            index = following
+            if index in self.gaps:
+                return index
+        return index
+
+    def _hint(self, key: str, index: int, edge: Edge) -> None:
+        """A dashed spot for what lies outside; where time has numbers, the state before the first step."""
+        id = f"{key}@{index}"
+        if id in self.spots:
+            return
+        vertex = self.diagram.vertex(key)
+        numbered = self.strip.times == "numbers" and all(edge.delay <= 1 for edge in self.diagram.edges)
+        begins = numbered and index == self._beginning(edge)
+        before = str(self.strip.steps + 1) if edge.reverse else "0"
+        spot = _spot(vertex, id, index, before if begins else "...")
+        if self.gaps and self.strip.times != "numbers":
+            spot = replace(spot, name=Name("..."))
+        self.spots[id] = replace(spot, dashed=not begins)
+
+    def _line(self, edge: Edge, source: str, target: str) -> None:
+        key = (source, target, edge.names)
+        if key not in self.lines and source != target:
+            self.lines[key] = Line(source, target, edge.names, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
+
+
+def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Sequence[float]) -> Picture:
+    """Add the gradient's arrows, against the others: from what is asked for back to all that it depends on.
+
+    crossing   for each step the weight of what it passes back to the step before; 0 cuts the arrow. What runs
+               backwards in time counts its steps from the end
+    """
+    writer = StripWriter(diagram, strip)
+    roles = {vertex.key: vertex.role for vertex in diagram.vertices}
+    place = {spot.id: spot for spot in picture.spots}
+    follow = _reached(picture)
+    weights = {False: _ahead(writer, crossing), True: _back(writer, crossing)}
+    added, followed = [], []
+    for line in picture.lines:
+        source, target = place[line.source], place[line.target]
+        if roles[source.place] in ("input", "target") or line.target not in follow:
+            continue
+        ends = sorted((source.column, target.column))
+        passed = weights[source.column > target.column]
+        cut = any(passed[index] == 0 for index in range(ends[0] + 1, ends[1] + 1))
+        added.append(Line(line.target, line.source, kind="cut" if cut else "gradient"))
+        followed += [] if cut else [ends]
+    ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
+    borders = {index for way in ways for index, weight in weights[way].items() if not weight}
+    free = {index for index in borders if not any(first < index <= last for first, last in followed)}
+    return replace(picture, lines=(*picture.lines, *added), borders=tuple(sorted(free)))
+
+
+def _ahead(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
+    """By column the weight in front of it; 1 where no step is drawn."""
+    steps = {index: column.step for index, column in enumerate(writer.columns) if index > 0}
+    return {index: 1.0 if step is None else crossing[step - 1] for index, step in steps.items()}
+
+
+def _back(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
+    """The same where time runs backwards: steps count from the end, and a step passes on to the column behind it."""
+    steps = {index + 1: column.step for index, column in enumerate(writer.columns[:-1])}
+    return {index: 1.0 if step is None else crossing[-step] for index, step in steps.items()}
+
+
+def _reached(picture: Picture) -> set[str]:
+    """Spots that the loss, or what comes after, depends on; without a loss all of them."""
+    losses = [spot.id for spot in picture.spots if spot.place == "output.L"]
+    if not losses:
+        return {spot.id for spot in picture.spots}
+    before: dict[str, list[str]] = {}
+    for line in picture.lines:
+        before.setdefault(line.target, []).append(line.source)
+    dashed = {spot.id for spot in picture.spots if spot.dashed}
+    ends = [line.target for line in picture.lines if line.target in dashed]
+    found, waiting = set(), [*losses, *ends]
+    while waiting:
+        here = waiting.pop()
+        if here not in found:
+            found.add(here)
+            waiting += before.get(here, ())
+    return found

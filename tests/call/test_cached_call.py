@@ -1,4 +1,4 @@
-"""Calls of a form that was seen before: they plan nothing, and see every change that a fresh net would see."""
+"""Cached calls: a call with a signature seen before plans nothing, and sees every change that a fresh net would see."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def right_as_a_fresh_one(net: lp.Recurrent, *arguments: Any, **options: Any) -> 
     return wanted
 
 
-FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "inputs alone": (lambda net: None, {}),
     "a state": (lambda net: state_like(net, 2), {}),
     "lengths": (lambda net: None, {"lengths": torch.tensor([4, 1])}),
@@ -91,17 +91,17 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_second_call_of_a_form_does_not_plan(form: str, plans: Any) -> None:
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_the_second_call_of_a_signature_does_not_plan(arguments: str, plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.LSTM(3, 4, learned=True)), engine="stepwise")
-    state, options = FORMS[form]
+    state, options = ARGUMENTS[arguments]
     for seed in (1, 2, 3):
         right(net, normal(4, 2, 3, seed=seed, grad=True), state(net), **options)
     assert plans(net) == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_another_length_or_batch_is_the_same_form(engine: str, plans: Any) -> None:
+def test_another_length_or_batch_has_the_same_signature(engine: str, plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine)
     for length, batch in ((4, 2), (1, 1), (7, 3)):
         right(net, normal(length, batch, 3))
@@ -196,7 +196,7 @@ def test_a_net_in_another_dtype_is_right() -> None:
             right(net, normal(4, 2, 3, dtype=dtype), tolerance=tolerance)
 
 
-def test_a_hook_is_refused_after_a_warm_call_as_before_one_and_can_go_again() -> None:
+def test_a_hook_is_refused_after_a_cached_call_as_before_one_and_can_go_again() -> None:
     net, x = lp.Recurrent(shaken(Reads())), normal(4, 2, 3)
     wanted = net(x)
     hook = net.cell.W.register_forward_hook(lambda module, given, made: 2 * made)
@@ -240,7 +240,7 @@ def test_the_first_call_draws_the_numbers_that_the_next_ones_draw(grad: bool) ->
         close(again, found[0], tolerance=0)
 
 
-def test_gradients_on_and_off_are_two_forms(plans: Any) -> None:
+def test_gradients_on_and_off_are_two_signatures(plans: Any) -> None:
     net, x = lp.Recurrent(shaken(lp.GRU(3, 4))), normal(4, 2, 3)
     for _ in range(3):
         right(net, x)
@@ -253,7 +253,7 @@ def test_gradients_on_and_off_are_two_forms(plans: Any) -> None:
     assert plans(net) == 2
 
 
-def test_an_input_or_a_state_that_wants_gradients_is_a_form_of_its_own(plans: Any) -> None:
+def test_an_input_or_a_state_that_wants_gradients_has_a_signature_of_its_own(plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)))
     for _ in range(2):
         for inputs in (False, True):
@@ -262,7 +262,7 @@ def test_an_input_or_a_state_that_wants_gradients_is_a_form_of_its_own(plans: An
     assert plans(net) == 4
 
 
-def test_autocast_is_a_form_of_its_own(plans: Any) -> None:
+def test_autocast_has_a_signature_of_its_own(plans: Any) -> None:
     net, x = lp.Recurrent(lp.GRU(3, 4), engine="stepwise"), normal(4, 2, 3, dtype=torch.float32)
     found = []
     for _ in range(2):
@@ -336,10 +336,10 @@ def test_lengths_and_resets_may_come_and_go(plans: Any) -> None:
     assert plans(net) == 4
 
 
-def test_a_warm_call_takes_random_numbers_in_the_order_of_a_cold_one():
+def test_a_cached_call_takes_random_numbers_in_the_order_of_the_first_one():
     net = lp.Recurrent(lp.Stack(lp.RNN(3, 4), lp.RNN(4, 4), dropout=0.5), gradient=lp.RandomTruncated(0.6)).double()
     found = []
-    for _ in range(3):  # cold, then warm
+    for _ in range(3):  # the first one, then cached ones
         torch.manual_seed(4)
         net.zero_grad()
         net(normal(5, 2, 3))[0].sum().backward()
@@ -357,7 +357,7 @@ def test_another_cell_is_seen(plans: Any) -> None:
     assert plans(net) == 3
 
 
-def test_a_nested_state_is_a_form_too(plans: Any) -> None:
+def test_a_call_with_a_nested_state_is_cached_too(plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 4))))
     for seed in (1, 2, 3):
         right(net, normal(4, 2, 3, seed=seed), state_like(net, 2, grad=True))

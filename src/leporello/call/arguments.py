@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.checks import AT_ONCE, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.call.checks import EAGER, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
 from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
 from leporello.errors import ArgumentError
@@ -24,12 +24,13 @@ from leporello.loop.step_checks import refuse_devices
 
 @dataclass
 class Call:
-    """One call, ready for the rewrites.
+    """One call, checked, with time first.
 
     inputs, state      trees; sequences are (length, batch, ...)
     initial            what resets go back to: None for zeros, else a tree like the state
     lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
-    times              the steps' numbers (length, 1), where they are known already
+    times              the numbers of the steps (length, 1), where they are known already
+    sequences, states  the leaves of inputs and state, with their names
     """
 
     inputs: Tree
@@ -63,7 +64,7 @@ def understood(
     draws: Sequence[Tensor] | None = None,
     batch_first: bool = False,
     one_step: bool = False,
-    range_checks: RangeChecks = AT_ONCE,
+    range_checks: RangeChecks = EAGER,
 ) -> Call:
     """Check a call's arguments and bring them into one form.
 
@@ -118,7 +119,7 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 def _forcing(
     cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, range_checks: RangeChecks
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Targets in the fed-back shape and the coins, or None: always forced."""
+    """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere."""
     name = words.name("targets")
     if targets is None:
         if forcing is not None:
@@ -129,13 +130,13 @@ def _forcing(
     leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
     if leaf is None:
         raise ArgumentError(
-            f"the argument '{name}' is given, but this cell feeds nothing back.",
+            f"the argument '{name}' is passed, but this cell feeds nothing back.",
             cell=place_of(cell),
             expected="a cell whose feedback names the state leaf that carries the output",
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, range_checks)
+    fed_back = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, range_checks)
     coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, range_checks)
     if coin is False:
         return None, None
-    return whole, None if coin is True else coin
+    return fed_back, None if coin is True else coin

@@ -20,7 +20,7 @@ from leporello.call.arguments import Call
 from leporello.call.cell_key import unchanged_since_now
 from leporello.call.checks import checked_lengths, checked_mask
 from leporello.call.initial_state import fresh_state, reset_state
-from leporello.call.inputs import Words, home_of, is_floating
+from leporello.call.inputs import Words, home_of, is_floating, map_tensors
 from leporello.call.signature import autocast_mode
 from leporello.call.values import (
     Extra,
@@ -28,7 +28,6 @@ from leporello.call.values import (
     extra_values,
     gather_call,
     gather_function,
-    map_tensors,
     names_of,
     passing_for,
     passing_of,

@@ -20,23 +20,23 @@ from leporello.loop.port import Port
 from leporello.loop.state import described, dtype_name
 
 
-def lengths_in_range(given: Tensor, length: int) -> Tensor:
-    """On a GPU they are not looked at, which would wait for it."""
-    if given.device.type == "cpu":
-        numbers = given.tolist()
+def lengths_in_range(lengths: Tensor, length: int) -> Tensor:
+    """The lengths; raises if one is out of range. On a GPU they are not read, which would wait for it."""
+    if lengths.device.type == "cpu":
+        numbers = lengths.tolist()
         if min(numbers) < 1 or max(numbers) > length:
-            row = int(((given < 1) | (given > length)).nonzero()[0])
+            row = int(((lengths < 1) | (lengths > length)).nonzero()[0])
             raise ArgumentError(
                 "the argument 'lengths' is out of range.",
-                came=f"{int(given[row])} in row {row}",
+                came=f"{int(lengths[row])} in row {row}",
                 expected=f"from 1 to {length}, the length of the inputs",
-                tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
+                tries="take rows without a step out of the batch" if int(lengths[row]) < 1 else None,
             )
-    return given
+    return lengths
 
 
 def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -> Tensor:
-    """On a GPU they are not looked at, which would wait for it.
+    """The classes; raises if one does not exist. On a GPU they are not read, which would wait for it.
 
     name, one_step   how the caller writes the argument
     """
@@ -56,7 +56,7 @@ def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -
 
 
 def probability_in_range(forcing: Any, shape: str) -> Any:
-    """A probability as a number.
+    """A probability as a number; raises if it is none.
 
     shape   of a mask, as the caller writes it
     """
@@ -78,44 +78,44 @@ class RangeChecks:
     probability: Callable[[Any, str], Any] = probability_in_range
 
 
-AT_ONCE = RangeChecks()
+EAGER = RangeChecks()
 
 
 def checked_lengths(
-    lengths: Any, length: int, batch: int, device: torch.device, range_checks: RangeChecks = AT_ONCE
+    lengths: Any, length: int, batch: int, device: torch.device, range_checks: RangeChecks = EAGER
 ) -> Tensor | None:
-    """One length per row, on the device; on a GPU they are clamped instead of looked at."""
+    """One length per row, on the device; on a GPU they are clamped instead of checked."""
     if lengths is None:
         return None
     expected = f"integers ({batch},): one length per row"
-    given = _as_integers(lengths, expected)
-    if tuple(given.shape) != (batch,):
-        raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
-    _refuse_meta("lengths", given, device)
-    given = range_checks.lengths(given, length)
-    return given.to(device) if given.device.type == "cpu" else given.to(device).clamp(1, length)
+    lengths = _as_integers(lengths, expected)
+    if tuple(lengths.shape) != (batch,):
+        raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(lengths), expected=expected)
+    _refuse_meta("lengths", lengths, device)
+    lengths = range_checks.lengths(lengths, length)
+    return lengths.to(device) if lengths.device.type == "cpu" else lengths.to(device).clamp(1, length)
 
 
 def _as_integers(lengths: Any, expected: str) -> Tensor:
     try:
-        given = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
+        integers = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(
             "the argument 'lengths' holds no integers.", came=repr(lengths), expected=expected
         ) from None
-    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
+    if integers.dtype.is_floating_point or integers.dtype.is_complex or integers.dtype == torch.bool:
         raise ArgumentError(
             "the argument 'lengths' holds no integers.",
-            came=described(given),
+            came=described(integers),
             expected=expected,
-            tries="mask.sum(0) counts the steps of a mask" if given.dtype == torch.bool else "lengths.long()",
+            tries="mask.sum(0) counts the steps of a mask" if integers.dtype == torch.bool else "lengths.long()",
         )
-    return given
+    return integers
 
 
-def _refuse_meta(name: str, given: Tensor, device: torch.device) -> None:
+def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
     """A tensor without numbers cannot be brought to a device."""
-    if given.device.type == "meta" != device.type:
+    if value.device.type == "meta" != device.type:
         raise DeviceMismatch(
             f"the argument '{name}' lies on the device 'meta', which holds no numbers.", inputs=str(device)
         )
@@ -143,7 +143,7 @@ def checked_mask(
 
 
 def checked_coin(
-    forcing: Any, length: int, batch: int, device: torch.device, words: Words, range_checks: RangeChecks = AT_ONCE
+    forcing: Any, length: int, batch: int, device: torch.device, words: Words, range_checks: RangeChecks = EAGER
 ) -> Tensor | bool:
     """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
     if isinstance(forcing, Tensor) and forcing.dim():
@@ -166,7 +166,7 @@ def checked_coin(
 
 
 def checked_targets(
-    targets: Any, fed: Tensor, length: int, batch: int, words: Words, range_checks: RangeChecks = AT_ONCE
+    targets: Any, fed: Tensor, length: int, batch: int, words: Words, range_checks: RangeChecks = EAGER
 ) -> Tensor:
     """Targets like the value that is fed back; class indices as one-hot rows."""
     name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
@@ -202,7 +202,7 @@ def checked_targets(
 
 
 def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:
-    """Given random numbers, as many and of the form that the steps ask for."""
+    """Passed random numbers; raises unless there are as many as the step draws, in their form."""
     wanted = [f"{port.distribution} {dtype_name(port.dtype)} {(length, batch, *port.shape)}" for port in ports]
     expected = ", ".join(wanted) or "none: this step draws no random numbers"
     if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):

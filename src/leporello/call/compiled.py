@@ -28,11 +28,11 @@ from leporello.call.arguments import Call, understood
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import OF_EVERY_MODULE
 from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
-from leporello.call.inputs import Words
+from leporello.call.inputs import Words, map_tensors
 from leporello.call.network import Network, network_of
 from leporello.call.plan_cache import detached_for
 from leporello.call.signature import autocast_mode, plan_signature, trace_signature
-from leporello.call.values import Results, gather_call, map_tensors, passing_of
+from leporello.call.values import Results, gather_call, passing_of
 from leporello.engine.aside import aside
 from leporello.engine.in_graph import library
 from leporello.engine.plan import Plan

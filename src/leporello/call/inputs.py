@@ -1,20 +1,20 @@
 """The inputs of a call: tensors of one length and one batch, with the features the cell reads.
 
-Knows the user's words for what is wrong; knows nothing of states or of what goes along with a sequence.
+Inside, sequences are (length, batch, ...). `Words` keeps how the caller writes them, for the text of errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import features_of
-from leporello.loop.state import Tree, described, leaf_names, leaves_of
+from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
 from leporello.loop.step import place_of
 
 _OF_ONE_STEP = {"inputs": "x", "resets": "reset", "targets": "target"}
@@ -22,7 +22,7 @@ _OF_ONE_STEP = {"inputs": "x", "resets": "reset", "targets": "target"}
 
 @dataclass(frozen=True)
 class Words:
-    """The caller's way of writing.
+    """How the caller of a network writes its arguments.
 
     one_step      without the length axis, as in `net.step` and `lp.fold(cell, x)`
     batch_first   (batch, length, ...) instead of (length, batch, ...)
@@ -43,18 +43,21 @@ class Words:
     def taken(self, tree: Tree) -> Tree:
         """From the caller's axes to (length, batch, ...)."""
         if self.one_step:
-            return _mapped(tree, lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf)
-        return _mapped(tree, time_first) if self.batch_first else tree
+            return map_tensors(lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf, tree)
+        return map_tensors(time_first, tree) if self.batch_first else tree
 
     def came(self, tree: Tree) -> str:
         """What came, in the caller's axes."""
         if self.one_step:
-            return described(_mapped(tree, lambda leaf: leaf[0] if leaf.dim() else leaf))
-        return described(_mapped(tree, time_first) if self.batch_first else tree)
+            return described(map_tensors(lambda leaf: leaf[0] if leaf.dim() else leaf, tree))
+        return described(map_tensors(time_first, tree) if self.batch_first else tree)
 
 
-def _mapped(tree: Tree, function: Any) -> Tree:
-    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """A tree with a function applied to its tensors; other leaves stay."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def time_first(value: Any) -> Any:
@@ -63,7 +66,7 @@ def time_first(value: Any) -> Any:
 
 
 def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
-    """The tensors of the inputs, by name."""
+    """The tensors of the inputs with their names; raises for anything that is no sequence the cell can read."""
     name = words.name("inputs")
     features = features_of(cell)
     expected = words.shape("length", "batch", "..." if features is None else features)
@@ -109,7 +112,7 @@ def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str,
 
 
 def _remedy(leaf: Tensor, words: Words) -> str | None:
-    """Where an axis is missing, or is one too many."""
+    """What to try where an axis is missing, or is one too many."""
     if words.one_step:
         return "x.unsqueeze(0) adds a batch axis" if leaf.dim() < 3 else "one step has no length axis: inputs[0]"
     if leaf.dim() != 2:
@@ -120,7 +123,7 @@ def _remedy(leaf: Tensor, words: Words) -> str | None:
 def sizes_of(
     cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree, targets: Any, steps: int | None
 ) -> tuple[int, int]:
-    """Length and batch, the same in all leaves."""
+    """Length and batch; raises if leaves differ in them."""
     if steps is not None and (not isinstance(steps, (int, torch.SymInt)) or isinstance(steps, bool) or steps < 1):
         raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
     length, batch = _of_inputs(cell, sequences, steps) if sequences else _of_others(cell, state, targets, steps)
@@ -177,7 +180,7 @@ def home_of(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -
     """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
     parameter = next((p for p in cell.parameters() if is_floating(p)), None)
     floats = next((leaf for _, leaf in sequences if is_floating(leaf)), None)
-    given = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
-    lead = sequences[0][1] if sequences else given if given is not None else parameter
+    passed = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
+    lead = sequences[0][1] if sequences else passed if passed is not None else parameter
     dtype = floats.dtype if floats is not None else parameter.dtype if parameter is not None else None
     return {"device": lead.device if lead is not None else torch.device("cpu"), "dtype": dtype}

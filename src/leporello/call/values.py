@@ -20,7 +20,7 @@ from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import alone
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.state import Tree, leaves_of
 
 Extra = dict[tuple[str, str], Tensor]  # what the rewrites of a call read, by kind and name of the port
 Gather = Callable[..., list[Tensor]]
@@ -224,10 +224,3 @@ def _unflatten(spec: Any, present: Sequence[bool] = ()) -> Callable[[list[Tensor
             kind = spec.context
             return lambda leaves: kind(*leaves)
     return lambda leaves: pytree.tree_unflatten(leaves, spec)
-
-
-def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """A tree with a function applied to its tensors; other leaves stay."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)

@@ -95,7 +95,10 @@ class Bidirectional(nn.Module):
 
 
 def _reversed_order(length: int, batch: int, lengths: Tensor | None, device: torch.device) -> Tensor:
-    """For each time and row the time that stands there when the row is read from its end; padding stays."""
+    """For each step and row the step that is read there when the row is read from its end; padding stays in place.
+
+    This order is its own inverse.
+    """
     times = torch.arange(length, device=device).unsqueeze(1)
     if lengths is None:
         return (length - 1 - times).expand(length, batch)
@@ -103,7 +106,7 @@ def _reversed_order(length: int, batch: int, lengths: Tensor | None, device: tor
 
 
 def _along_time(leaf: Any, order: Tensor) -> Any:
-    """A sequence with each row's times in the given order (an order that is its own inverse)."""
+    """A sequence with the steps of each row in another order."""
     if not isinstance(leaf, Tensor):
         return leaf
     index = order.reshape(*order.shape, *[1] * (leaf.dim() - 2)).expand(leaf.shape)

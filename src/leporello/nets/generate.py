@@ -57,7 +57,7 @@ def generate(
     forced        for a cell with feedback as large as the logits: the one-hot row of each token is fed back, as forcing
                   feeds back targets; False: what the cell itself feeds back
 
-    To go on, hand in tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
+    To go on, pass tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
     between two tokens. No gradients; another temperature, k or p needs no new trace and no new kernel.
 
     >>> class Letters(lp.Cell):
@@ -139,7 +139,7 @@ def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
 
 
 def _refuse_no_token(token: Tensor, size: int) -> None:
-    """On a GPU they are not looked at, which would wait for it."""
+    """Raise if a class does not exist. On a GPU they are not read, which would wait for it."""
     if token.device.type == "cpu" and bool(((token < 0) | (token >= size)).any()):
         row = int(((token < 0) | (token >= size)).nonzero()[0])
         raise ArgumentError(
@@ -151,7 +151,7 @@ def _refuse_no_token(token: Tensor, size: int) -> None:
 
 @dataclass(frozen=True)
 class Choosing:
-    """Temperature, and what is left to draw from.
+    """How tokens are chosen from logits.
 
     top_k, top_p   None where all tokens are
     """
@@ -170,7 +170,7 @@ class Choosing:
                 "a number above 0 and up to 1: a probability; or None for all tokens")  # fmt: skip
 
     def structure(self, size: int) -> dict[str, bool]:
-        """The options of `sample` for so many tokens; numbers that change nothing ask for nothing."""
+        """The options of `sample` for so many tokens; numbers that change nothing need no operators."""
         greedy = self.temperature == 0
         return {
             "greedy": greedy,
@@ -180,10 +180,10 @@ class Choosing:
 
     def values(self, dtype: torch.dtype, device: torch.device) -> dict[tuple[str, str], Tensor]:
         """The numbers as invariants of a sampled loop."""
-        found = {TEMPERATURE: self.temperature, TOP_K: self.top_k, TOP_P: self.top_p}
+        options = {TEMPERATURE: self.temperature, TOP_K: self.top_k, TOP_P: self.top_p}
         return {
             ("invariant", name): torch.tensor(float(value), dtype=dtype, device=device)
-            for name, value in found.items()
+            for name, value in options.items()
             if value is not None
         }
 
@@ -293,5 +293,5 @@ def _refuse_not_finite(tokens: Tensor, start: int, loop: Loop) -> None:
             "the network's logits are not finite: there is nothing to draw from.",
             loop=loop.name,
             came=f"NaN or infinity in row {row}, first at step {start + time}",
-            tries="look for NaN among the parameters, and in the state that was handed in",
+            tries="look for NaN among the parameters, and in the state that was passed",
         )

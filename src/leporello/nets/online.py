@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, understood
 from leporello.call.cached_call import CachedCall
 from leporello.call.initial_state import fresh_state
+from leporello.call.inputs import map_tensors
 from leporello.call.signature import autocast_mode, signature
-from leporello.call.values import map_tensors, values_of
+from leporello.call.values import values_of
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.carried import Carried

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from leporello.call.arguments import Call, repacked, understood
 from leporello.call.cached_call import CachedCall
 from leporello.call.explain import explanation
-from leporello.call.inputs import time_first
+from leporello.call.inputs import map_tensors, time_first
 from leporello.call.network import handle_of
 from leporello.call.plan_cache import PlanCache, detached_for, rewritten
 from leporello.call.signature import signature
-from leporello.call.values import map_tensors, values_of
+from leporello.call.values import values_of
 from leporello.engine.choice import refuse_unknown
 from leporello.engine.passing import Passing
 from leporello.errors import ArgumentError, MissingState

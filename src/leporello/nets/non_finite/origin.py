@@ -1,7 +1,4 @@
-"""`Origin`: where a value that is not finite came from, as a record and as a sentence.
-
-Knows the words; knows nothing of how it was found.
-"""
+"""`Origin`: where a value that is not finite came from, as a record and as a sentence."""
 
 from __future__ import annotations
 

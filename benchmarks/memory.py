@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.tasks import Task
-from leporello.analysis import cost
+from leporello.analysis import measured_cost
 
 
 def peak_bytes(task: Task) -> int:
@@ -17,7 +17,7 @@ def peak_bytes(task: Task) -> int:
     task.clear()
     task()  # whatever is built once is built now
     task.clear()
-    found = cost.peak_bytes(task, torch.device("cpu"))
+    found = measured_cost.peak_bytes(task, torch.device("cpu"))
     task.clear()
     assert found is not None, "torch's profiler counts memory on every CPU"
     return found

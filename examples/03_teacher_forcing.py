@@ -32,7 +32,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.language.forcing import forcing_of
+from leporello.language.training.teacher_forcing import forcing_of
 
 SCHEDULES = {
     "teacher forcing": "1",

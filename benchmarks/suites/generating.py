@@ -14,7 +14,7 @@ from benchmarks.compare import timed
 from benchmarks.record import Measurement, Promise, Suite
 from benchmarks.sizes import Size
 from benchmarks.turns import Settings
-from leporello.language.predictor import Predictor
+from leporello.language.model.network import Predictor
 
 
 class Ours:

@@ -17,9 +17,9 @@ from benchmarks.record import Measurement, Promise, Suite
 from benchmarks.sizes import Size
 from benchmarks.turns import Settings
 from leporello.language.config import Config
-from leporello.language.corpus import Corpus, corpus_of
 from leporello.language.text.sources import source_of
-from leporello.language.training import Training
+from leporello.language.tokens.corpus import Corpus, corpus_of
+from leporello.language.training.training_loop import Training
 
 LETTERS = 10_000
 SIZE = Size(35, 32, 28, 256)

@@ -59,7 +59,7 @@ def example(name: str, *, train: bool = True) -> lp.Recurrent:
 def walked(
     net: lp.Recurrent, inputs: Tensor, draws: Sequence[Tensor] = (), state: Any = None
 ) -> tuple[list[Any], list[Any]]:
-    """Outputs and the states each step found, one graph of autograd through all of them; every leaf its own tensor."""
+    """Outputs and the state before each step, one graph of autograd through all of them; every leaf its own tensor."""
     state = net.cell.initial_state(inputs.shape[1], dtype=torch.float64) if state is None else state
     outputs, states = [], []
     for time, x in enumerate(inputs):
@@ -83,12 +83,12 @@ def slow_flow(net: lp.Recurrent, inputs: Tensor, loss: Any, draws: Sequence[Tens
     whole, leaves = normal(length, length) * 0, [normal(length, length) * 0 for _ in leaves_of(states[0])]
     for t in range(length):
         for k in range(t + 1):
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 loss(outputs[t]).sum(), leaves_of(states[k]), retain_graph=True, materialize_grads=True
             )
-            whole[t, k] = sizes(found).mean()
-            for own, gradient in zip(leaves, found, strict=True):
-                own[t, k] = sizes([gradient]).mean()
+            whole[t, k] = sizes(gradients).mean()
+            for leaf, gradient in zip(leaves, gradients, strict=True):
+                leaf[t, k] = sizes([gradient]).mean()
     return whole, leaves
 
 
@@ -96,7 +96,7 @@ def slow_reach(net: lp.Recurrent, inputs: Tensor, draws: Sequence[Tensor]) -> Te
     """The sizes of do(t)/dx(k), one call of autograd for each number of each output."""
     inputs = inputs.clone().requires_grad_()
     outputs, _ = walked(net, inputs, draws)
-    found = normal(len(inputs), len(inputs)) * 0
+    reached = normal(len(inputs), len(inputs)) * 0
     for t, output in enumerate(outputs):
         squares = inputs.new_zeros(inputs.shape[:2])
         for number in range(output.shape[1]):
@@ -104,5 +104,5 @@ def slow_reach(net: lp.Recurrent, inputs: Tensor, draws: Sequence[Tensor]) -> Te
                 output[:, number].sum(), inputs, retain_graph=True, materialize_grads=True
             )
             squares += gradient.square().sum(-1)
-        found[t] = squares.sqrt().mean(1).detach()
-    return found
+        reached[t] = squares.sqrt().mean(1).detach()
+    return reached

@@ -43,30 +43,30 @@ def differences(net, inputs: Tensor, draws: list[Tensor], time: int) -> Tensor:
 def test_they_are_the_limits_of_finite_differences(name: str) -> None:
     net, inputs = example(name), normal(3, 2, 3)
     draws = net.draw(inputs)
-    found = jacobians(net, inputs, draws=draws)
+    result = jacobians(net, inputs, draws=draws)
     for time in range(3):
-        torch.testing.assert_close(found.values[time], differences(net, inputs, draws, time), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(result.values[time], differences(net, inputs, draws, time), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("radius", RADII)
 def test_a_linear_net_has_its_matrix_at_every_step(radius: float) -> None:
     W = radius * orthogonal(5)
-    found = jacobians(linear(W), normal(4, 3, 3))
-    torch.testing.assert_close(found.values, W.expand(4, 3, 5, 5), rtol=0, atol=1e-14)
-    torch.testing.assert_close(found.radius, torch.full((4, 3), radius, dtype=torch.float64), rtol=1e-12, atol=0)
-    torch.testing.assert_close(found.singular, torch.full((4, 3, 5), radius, dtype=torch.float64), rtol=1e-12, atol=0)
+    result = jacobians(linear(W), normal(4, 3, 3))
+    torch.testing.assert_close(result.values, W.expand(4, 3, 5, 5), rtol=0, atol=1e-14)
+    torch.testing.assert_close(result.radius, torch.full((4, 3), radius, dtype=torch.float64), rtol=1e-12, atol=0)
+    torch.testing.assert_close(result.singular, torch.full((4, 3, 5), radius, dtype=torch.float64), rtol=1e-12, atol=0)
 
 
 def test_eigenvalues_come_with_the_largest_first() -> None:
     W = torch.diag(torch.tensor([0.1, -2.0, 0.7], dtype=torch.float64))
-    found = jacobians(linear(W), normal(2, 1, 3))
-    torch.testing.assert_close(found.eigenvalues[1, 0].real, torch.tensor([-2.0, 0.7, 0.1], dtype=torch.float64))
+    result = jacobians(linear(W), normal(2, 1, 3))
+    torch.testing.assert_close(result.eigenvalues[1, 0].real, torch.tensor([-2.0, 0.7, 0.1], dtype=torch.float64))
 
 
 def test_leaves_lie_side_by_side() -> None:
-    found = jacobians(example("LSTM with projection"), normal(2, 1, 3))
-    assert found.places == {"h": slice(0, 2), "c": slice(2, 7)}
-    assert found.values.shape == (2, 1, 7, 7)
+    result = jacobians(example("LSTM with projection"), normal(2, 1, 3))
+    assert result.places == {"h": slice(0, 2), "c": slice(2, 7)}
+    assert result.values.shape == (2, 1, 7, 7)
 
 
 def test_verdicts_tell_stretching_from_shrinking() -> None:

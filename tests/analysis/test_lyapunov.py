@@ -13,19 +13,19 @@ from tests.analysis.nets import RADII, elman, example, linear, normal, orthogona
 
 @pytest.mark.parametrize("radius", RADII)
 def test_an_orthogonal_matrix_has_the_logarithm_of_its_radius_everywhere(radius: float) -> None:
-    found = lyapunov(linear(radius * orthogonal(5)), normal(20, 3, 3))
+    result = lyapunov(linear(radius * orthogonal(5)), normal(20, 3, 3))
     torch.testing.assert_close(
-        found.exponents, torch.full((5,), math.log(radius), dtype=torch.float64), rtol=0, atol=1e-12
+        result.exponents, torch.full((5,), math.log(radius), dtype=torch.float64), rtol=0, atol=1e-12
     )
-    assert found.by_row.shape == (3, 5)
-    assert found.running.shape == (20, 5)
+    assert result.by_row.shape == (3, 5)
+    assert result.running.shape == (20, 5)
 
 
 def test_exponents_are_the_logarithms_of_the_eigenvalues_of_a_normal_matrix() -> None:
     values = torch.tensor([1.5, 0.9, 0.4, 0.1], dtype=torch.float64)
     W = orthogonal(4) @ torch.diag(values) @ orthogonal(4).T
-    found = lyapunov(linear(W), normal(150, 1, 3), skip=100)
-    torch.testing.assert_close(found.exponents, values.log(), rtol=0, atol=1e-9)
+    result = lyapunov(linear(W), normal(150, 1, 3), skip=100)
+    torch.testing.assert_close(result.exponents, values.log(), rtol=0, atol=1e-9)
     few = lyapunov(linear(W), normal(150, 1, 3), skip=100, count=2)
     torch.testing.assert_close(few.exponents, values.log()[:2], rtol=0, atol=1e-9)
 
@@ -33,9 +33,9 @@ def test_exponents_are_the_logarithms_of_the_eigenvalues_of_a_normal_matrix() ->
 def test_exponents_are_the_logarithms_of_the_moduli_of_complex_eigenvalues() -> None:
     W = normal(6, 6, seed=4)
     wanted = torch.linalg.eigvals(W).abs().log().sort(descending=True).values
-    found = lyapunov(linear(W), normal(2000, 1, 3))
-    torch.testing.assert_close(found.exponents, wanted, rtol=0, atol=1e-2)
-    assert found.exponents.sum().item() == pytest.approx(torch.linalg.det(W).abs().log().item(), abs=1e-9)
+    result = lyapunov(linear(W), normal(2000, 1, 3))
+    torch.testing.assert_close(result.exponents, wanted, rtol=0, atol=1e-2)
+    assert result.exponents.sum().item() == pytest.approx(torch.linalg.det(W).abs().log().item(), abs=1e-9)
 
 
 def test_the_largest_is_the_rate_of_gradients_of_a_driven_net() -> None:
@@ -60,13 +60,13 @@ def test_verdicts_tell_what_becomes_of_nearby_states() -> None:
 
 def test_rows_that_ended_are_counted_by_their_own_length() -> None:
     net, inputs = example("GRU", train=False), normal(6, 2, 3)
-    found = lyapunov(net, inputs, lengths=[6, 4])
-    torch.testing.assert_close(found.by_row[1], lyapunov(net, inputs[:4, 1:]).by_row[0])
+    result = lyapunov(net, inputs, lengths=[6, 4])
+    torch.testing.assert_close(result.by_row[1], lyapunov(net, inputs[:4, 1:]).by_row[0])
 
 
 def test_it_reads_well() -> None:
-    found = lyapunov(linear(0.5 * orthogonal(8)), normal(20, 1, 3))
-    assert str(found).split("\n")[1:] == [
+    result = lyapunov(linear(0.5 * orthogonal(8)), normal(20, 1, 3))
+    assert str(result).split("\n")[1:] == [
         "  exponents per step   -0.693  -0.693  -0.693  -0.693  -0.693  -0.693  ... -0.693",
         "  8 of them, 0 positive, over 20 steps",
     ]

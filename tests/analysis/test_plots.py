@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import subprocess
 import sys
 from typing import Any
@@ -12,13 +11,12 @@ import matplotlib
 import pytest
 import torch
 from matplotlib import _pylab_helpers
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import leporello as lp
-from leporello.analysis import fixed_points, gradient_flow, jacobians, lyapunov, reach, shown, terms
-from leporello.analysis.paper import SHADES
+from leporello.analysis import fixed_points, gradient_flow, jacobians, lyapunov, reach, terms
 from leporello.errors import ArgumentError, LeporelloError
+from leporello.plotting import figures
 from tests.analysis.nets import RADII, elman, example, linear, normal, orthogonal
 from tests.errors.said import said
 
@@ -40,9 +38,9 @@ def results(net: lp.Recurrent, length: int) -> dict[str, Any]:
 
 
 def drawn(figure: Figure) -> bytes:
-    found = io.BytesIO()
-    figure.savefig(found, format="png", dpi=50)
-    return found.getvalue()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=50)
+    return buffer.getvalue()
 
 
 NETS = {
@@ -88,9 +86,9 @@ def test_nothing_is_left_open() -> None:
 
 
 def test_ways_that_lead_beyond_all_numbers_are_left_where_they_leave() -> None:
-    found = fixed_points(linear(1e20 * orthogonal(3)), torch.zeros(1, 3), starts=4)
-    assert not found.paths.isfinite().all()
-    figure = found.plot()
+    result = fixed_points(linear(1e20 * orthogonal(3)), torch.zeros(1, 3), starts=4)
+    assert not result.paths.isfinite().all()
+    figure = result.plot()
     assert drawn(figure)
     assert max(map(abs, figure.axes[0].get_xlim())) < 20
 
@@ -122,16 +120,10 @@ def test_sizes_are_drawn_relative_to_their_own_step() -> None:
     assert shades[0, 1:].isnan().all()
 
 
-def test_shades_grow_darker_all_the_way() -> None:
-    light = [sum(share * part for share, part in zip((0.299, 0.587, 0.114), to_rgb(c), strict=True)) for c in SHADES]
-    assert light == sorted(light, reverse=True)
-    assert min(a - b for a, b in itertools.pairwise(light)) > 0.1
-
-
 def test_without_matplotlib_there_is_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = gradient_flow(linear(0.5 * orthogonal(3)), normal(5, 2, 3), square)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(shown, "find_spec", lambda name: None)
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
     assert flow._repr_png_() is None
     said(LeporelloError, flow.plot, "needs the package matplotlib", "leporello[plots]")
     assert "keeps 0.5 of the gradient" in str(flow)

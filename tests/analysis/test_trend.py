@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from leporello.analysis.trend import Trend, left_of, left_table, trend_of
+from leporello.analysis.trend import Trend, fit_trend, share_left, share_left_table
 
 
 def decaying(length: int, rate: float, levels: torch.Tensor | None = None) -> torch.Tensor:
@@ -20,25 +20,25 @@ def decaying(length: int, rate: float, levels: torch.Tensor | None = None) -> to
 @pytest.mark.parametrize("rate", [0.01, 0.93, 1.0, 1.4])
 def test_a_pure_rate_is_found_whatever_the_size_of_each_loss(rate: float) -> None:
     levels = torch.logspace(3, -3, 20, dtype=torch.float64)
-    assert trend_of(decaying(20, rate, levels)).rate == pytest.approx(rate, rel=1e-9)
-    torch.testing.assert_close(left_of(decaying(20, rate)), rate ** torch.arange(20, dtype=torch.float64))
+    assert fit_trend(decaying(20, rate, levels)).rate == pytest.approx(rate, rel=1e-9)
+    torch.testing.assert_close(share_left(decaying(20, rate)), rate ** torch.arange(20, dtype=torch.float64))
 
 
 def test_sizes_of_zero_and_beyond_all_numbers_are_left_out_of_the_fit() -> None:
     sizes = decaying(20, 0.9)
     sizes[7, 3], sizes[19, 0], sizes[18, 2] = 0, math.inf, math.nan
-    assert trend_of(sizes).rate == pytest.approx(0.9, rel=1e-9)
+    assert fit_trend(sizes).rate == pytest.approx(0.9, rel=1e-9)
 
 
 def test_an_end_is_no_underflow() -> None:
     sizes = decaying(20, 0.5)
-    assert trend_of(sizes.tril().triu(-4)).ends == 5
-    assert trend_of(decaying(400, 1e-3)).ends is None
-    assert trend_of(decaying(400, 1e-3)).rate == pytest.approx(1e-3, rel=1e-6)
+    assert fit_trend(sizes.tril().triu(-4)).ends == 5
+    assert fit_trend(decaying(400, 1e-3)).ends is None
+    assert fit_trend(decaying(400, 1e-3)).rate == pytest.approx(1e-3, rel=1e-6)
 
 
 def test_an_end_far_behind_the_horizon_is_not_worth_a_sentence() -> None:
-    trend = trend_of(decaying(40, 0.5).tril().triu(-30))
+    trend = fit_trend(decaying(40, 0.5).tril().triu(-30))
     assert trend.verdict() == "each step back keeps 0.5 of the gradient: after 7 steps 1% is left"
     assert trend.horizon == pytest.approx(6.644, abs=1e-3)
 
@@ -67,5 +67,5 @@ def test_sentences(trend: Trend, said: str) -> None:
 
 
 def test_a_table_lines_up() -> None:
-    lines = left_table({"left": torch.tensor([1.0, 0.5, 0.25]), "in c": torch.tensor([1.0, 12345.0, 0.0])})
+    lines = share_left_table({"left": torch.tensor([1.0, 0.5, 0.25]), "in c": torch.tensor([1.0, 12345.0, 0.0])})
     assert lines == ["  steps back       1    2", "  left           50%  25%", "  in c        1e+04x    0"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from leporello.language.model import LanguageModel
-from leporello.language.perplexity import perplexity_of
-from leporello.language.run import Run
-from leporello.language.starting import kept
-from leporello.language.summary import summary_of
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.report.run_summary import summary_of
+from leporello.language.run.folder import Run
+from leporello.language.training.start import corpus_of_run
 from tests.cli.running import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 
@@ -64,7 +64,7 @@ def test_the_network_on_its_own_part_has_its_measured_perplexity(text: Path, tin
     best = summary_of(tiny).best
     assert best is not None
     assert models(text, "--run", tiny.path)["gru 8"]["perplexity"] == best["perplexity"]
-    part = kept(tiny).validation
+    part = corpus_of_run(tiny).validation
     assert part is not None
     scored = perplexity_of(LanguageModel.load(tiny.path).scorer(), part.tokens).perplexity
     assert scored == pytest.approx(best["perplexity"], rel=1e-5)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leporello.language.model import LanguageModel
-from leporello.language.run import Run
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.run.folder import Run
 from tests.cli.running import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 

@@ -9,17 +9,17 @@ import torch
 
 from leporello.cli import instruments
 from leporello.cli.instruments import LEAST, ROWS, STEPS, _affordable, _windows, flow_of, measured
-from leporello.language.model import LanguageModel
-from leporello.language.run import Run
-from leporello.language.starting import kept, started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
+from leporello.language.training.start import corpus_of_run, start_training
 from tests.cli.running import drawn
 from tests.language.tiny import CONFIG, TEXT, tiny_run  # noqa: F401
 
 
 def test_a_flow_has_words_and_a_picture(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "STEPS", 23)
-    flow = flow_of(LanguageModel.load(tiny.path), kept(tiny))
+    flow = flow_of(LanguageModel.load(tiny.path), corpus_of_run(tiny))
     assert "steps back" in flow.text
     assert flow.meaning.startswith("How much of the gradient of each token's loss")
     assert flow.svg is not None
@@ -32,7 +32,7 @@ def test_the_gradient_is_that_of_the_cross_entropy_of_the_next_token(
 ) -> None:
     monkeypatch.setattr(instruments, "STEPS", 5)
     monkeypatch.setattr(instruments, "ROWS", 1)
-    model, corpus = LanguageModel.load(tiny.path), kept(tiny)
+    model, corpus = LanguageModel.load(tiny.path), corpus_of_run(tiny)
     norms = measured(model, corpus).norms
     part = corpus.validation
     assert part is not None
@@ -47,14 +47,14 @@ def test_the_gradient_is_that_of_the_cross_entropy_of_the_next_token(
 
 def test_a_fed_network_is_measured_as_it_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruments, "STEPS", 7)
-    training = started(CONFIG.replaced({"cell": "elman-jordan"}), Source.of_text(TEXT), tmp_path / "run")
+    training = start_training(CONFIG.replaced({"cell": "elman-jordan"}), Source.of_text(TEXT), tmp_path / "run")
     assert training.model.scorer().forced
     found = measured(training.model, training.corpus)
     assert found.norms.shape == (7, 7)
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
-    training = started(CONFIG.replaced({"cell": "perceptron"}), Source.of_text(TEXT), tmp_path / "run")
+    training = start_training(CONFIG.replaced({"cell": "perceptron"}), Source.of_text(TEXT), tmp_path / "run")
     flow = flow_of(training.model, training.corpus)
     assert flow.text.startswith("not measured: ")
     assert flow.svg is None

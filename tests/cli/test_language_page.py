@@ -19,9 +19,9 @@ import typer
 import leporello as lp
 from leporello.cli.app import app
 from leporello.language.config import Config, config_of
-from leporello.language.forcing import forcing_of
-from leporello.language.network import network_of
-from leporello.language.run import Run
+from leporello.language.model.network import network_of
+from leporello.language.run.folder import Run
+from leporello.language.training.teacher_forcing import forcing_of
 from tests.cli.running import leporello
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from leporello.cli import running
-from leporello.language.checkpoint import read_checkpoint, write_checkpoint
-from leporello.language.model import LanguageModel
-from leporello.language.report import Flow
-from leporello.language.run import Run
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.markdown_report import Flow
+from leporello.language.run.checkpoint_file import read_checkpoint, write_checkpoint
+from leporello.language.run.folder import Run
 from tests.cli.running import drawn, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leporello.cli.runs import HEADS
-from leporello.language.run import Run
+from leporello.language.run.folder import Run
 from tests.cli.running import drawn, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
 

@@ -10,10 +10,10 @@ import pytest
 
 from leporello.cli.score import whole_characters
 from leporello.language.config import Config
-from leporello.language.model import LanguageModel
-from leporello.language.network import network_of
-from leporello.language.run import Run
-from leporello.language.tokens.byte import Byte
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.network import network_of
+from leporello.language.run.folder import Run
+from leporello.language.tokens.byte_tokens import Byte
 from tests.cli.running import drawn, refused
 from tests.language.tiny import tiny_run  # noqa: F401
 

@@ -18,11 +18,11 @@ import torch
 
 from leporello.cli import running
 from leporello.cli import train as command
-from leporello.language.checkpoint import read_checkpoint
-from leporello.language.report import Flow
-from leporello.language.run import Run
-from leporello.language.starting import resumed
-from leporello.language.training import Training
+from leporello.language.report.markdown_report import Flow
+from leporello.language.run.checkpoint_file import read_checkpoint
+from leporello.language.run.folder import Run
+from leporello.language.training.start import resume_training
+from leporello.language.training.training_loop import Training
 from tests.cli.running import drawn, leporello, refused
 from tests.language import forked
 from tests.language.texts import rhyme
@@ -192,7 +192,7 @@ def test_an_error_of_the_machine_is_said_in_words(monkeypatch: pytest.MonkeyPatc
     def broken(*arguments: Any) -> None:
         raise OSError(errno.EIO, "Input/output error", "tokens.bin")
 
-    monkeypatch.setattr(command, "started", broken)
+    monkeypatch.setattr(command, "start_training", broken)
     said = refused("train", "rhyme.txt", *SMALL)
     assert said == "error: the machine refused.\n  file  tokens.bin\n  says  Input/output error\n"
 
@@ -219,7 +219,7 @@ def test_on_a_full_disk_the_last_checkpoint_stays_and_the_run_goes_on_from_it(mo
     _, facts = read_checkpoint(Path("run/last.safetensors"))
     assert f"the last checkpoint, after {facts['progress']['update']} updates" in said.stderr
     assert 0 < facts["progress"]["update"] < UPDATES
-    assert finished(resumed(Path("run")))[-1]["why"] == "1 epoch is done"
+    assert finished(resume_training(Path("run")))[-1]["why"] == "1 epoch is done"
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from leporello.language.checkpoint import read_checkpoint
 from leporello.language.config import Config
-from leporello.language.model import LanguageModel
-from leporello.language.starting import resumed, started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.text.sources import Source
+from leporello.language.training.start import resume_training, start_training
 from tests.language.texts import rhyme
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ def config(**options: object) -> Config:
 
 @pytest.mark.parametrize("options", [{}, {"precision": "bfloat16"}, {"cell": "jordan", "forcing": "0.5"}])
 def test_a_model_learns_and_writes(tmp_path: Path, options: dict[str, object]) -> None:
-    training = started(config(**options), Source.of_text(rhyme()), tmp_path / "a")
+    training = start_training(config(**options), Source.of_text(rhyme()), tmp_path / "a")
     losses = [event["loss"] for event in training.events() if event["kind"] == "validation"]
     assert losses[-1] < 2.5
     assert len(training.model.generate("the ", length=20, seed=1)) >= 20
@@ -34,13 +34,13 @@ def test_a_model_learns_and_writes(tmp_path: Path, options: dict[str, object]) -
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    whole = started(config(), Source.of_text(rhyme()), tmp_path / "whole")
+    whole = start_training(config(), Source.of_text(rhyme()), tmp_path / "whole")
     list(whole.events())
-    parts = started(config(), Source.of_text(rhyme()), tmp_path / "parts")
+    parts = start_training(config(), Source.of_text(rhyme()), tmp_path / "parts")
     for event in parts.events():
         if event["kind"] == "validation":
             parts.stop()
-    again = resumed(tmp_path / "parts")
+    again = resume_training(tmp_path / "parts")
     list(again.events())
     first, _ = read_checkpoint(whole.run.last_file)
     second, _ = read_checkpoint(again.run.last_file)

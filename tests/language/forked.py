@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from leporello.cli.main import main
-from leporello.language.starting import resumed
+from leporello.language.training.start import resume_training
 
 IMPORTED = [
     "leporello.cli.app",
@@ -54,7 +54,7 @@ def _command(words: Sequence[str], said: Path, variables: Mapping[str, str]) -> 
 
 def _resumed(run: Path, said: Path, variables: Mapping[str, str]) -> None:
     _talk(said, variables)
-    training = resumed(run)
+    training = resume_training(run)
     for event in training.events():
         print(json.dumps(event), flush=True)
     training.leave()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.language.config import Config
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 from leporello.language.tokens.tokenizer import Tokenizer
 
 

@@ -12,16 +12,16 @@ from rich.cells import cell_len
 
 from leporello.cli.reading import text_in
 from leporello.errors import ArgumentError
-from leporello.language import model as models
 from leporello.language.config import Config
-from leporello.language.corpus import corpus_of
-from leporello.language.model import LanguageModel
-from leporello.language.report import write_report
-from leporello.language.run import Run
-from leporello.language.starting import encoded, started
+from leporello.language.model import language_model as models
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.markdown_report import write_report
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.kinds import fitted
-from leporello.language.training import Training
+from leporello.language.tokens.corpus import corpus_of
+from leporello.language.tokens.vocabulary import fit_tokenizer
+from leporello.language.training.start import encode_source, start_training
+from leporello.language.training.training_loop import Training
 from tests.cli.running import drawn, refused
 from tests.language.chinese import TRADITIONAL
 from tests.language.reciting import reciting
@@ -42,7 +42,7 @@ def written(folder: Path, encoding: str) -> Path:
 
 def trained(folder: Path, encoding: str) -> Training:
     config = Config(text=str(written(folder, encoding)), **OPTIONS)
-    training = started(config, None, folder / f"紙-{encoding}")
+    training = start_training(config, None, folder / f"紙-{encoding}")
     finished(training)
     return training
 
@@ -62,7 +62,7 @@ def run(folder: Path) -> Run:
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe:300"])
 def test_a_text_has_the_same_tokens_in_every_encoding(kind: str, tmp_path: Path):
-    found = [encoded(Config(tokens=kind), source_of([written(tmp_path, name)]), None) for name in ENCODINGS]
+    found = [encode_source(Config(tokens=kind), source_of([written(tmp_path, name)]), None) for name in ENCODINGS]
     assert len({corpus.digest for corpus in found}) == 1
     for corpus in found:
         assert torch.equal(corpus.train.tokens, found[0].train.tokens)
@@ -98,8 +98,8 @@ def test_it_is_written_in_whole_characters(run: Run):
 @pytest.mark.parametrize("kind", ["byte", "bpe:300"])
 @pytest.mark.parametrize("piece", [1, 2, 256])
 def test_no_character_is_cut_between_pieces(kind: str, piece: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(models, "PIECE", piece)
-    tokenizer = fitted(kind, [TRADITIONAL])
+    monkeypatch.setattr(models, "TOKENS_PER_PIECE", piece)
+    tokenizer = fit_tokenizer(kind, [TRADITIONAL])
     model = reciting(TRADITIONAL, tokenizer)
     count = len(tokenizer.encode(TRADITIONAL[:21]))
     pieces = list(model.generate_stream(length=count, temperature=0))

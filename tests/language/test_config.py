@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from leporello.errors import ArgumentError
-from leporello.language.config import Config, config_of
-from leporello.language.toml import read_toml, toml_of
+from leporello.language.config import Config, config_of, read_toml, toml_of
 
 
 def test_every_key_has_a_group_and_a_help():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from functools import cache
 
-from leporello.language.corpus import Corpus, corpus_of
 from leporello.language.text.sources import Source
+from leporello.language.tokens.corpus import Corpus, corpus_of
 
 ANIMALS = ("cat", "dog", "cow", "hen", "owl", "rat")
 DEEDS = ("sees", "hears", "likes", "meets", "fears")

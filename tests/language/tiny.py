@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from leporello.language.beside import models_beside
 from leporello.language.config import Config
-from leporello.language.run import Run
-from leporello.language.starting import started
+from leporello.language.ngrams.baseline import corpus_baseline
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training import Training
+from leporello.language.training.start import start_training
+from leporello.language.training.training_loop import Training
 
 TEXT = "She sells sea shells by the sea shore; the shells she sells are surely seashells.\n" * 12
 CONFIG = Config(
@@ -28,8 +28,8 @@ CONFIG = Config(
 @functools.cache
 def _made(base: Path) -> Path:
     folder = base / "tiny-run"
-    training = started(CONFIG, Source.of_text(TEXT, "shells.txt"), folder)
-    models_beside(training.corpus, CONFIG.ngrams, training.run)
+    training = start_training(CONFIG, Source.of_text(TEXT, "shells.txt"), folder)
+    corpus_baseline(training.corpus, CONFIG.ngrams, training.run.ngrams_file)
     finished(training)
     return folder
 

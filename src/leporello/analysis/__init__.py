@@ -1,10 +1,13 @@
-"""Where gradients go: instruments that look into a network along a sequence. Each gives a result that shows itself."""
+"""Analyses of a network along a sequence: where its gradients go, how its states behave, what gradient methods cost.
 
+Each returns a result that can be printed, plotted, and shown in a notebook.
+"""
+
+from leporello.analysis.bias_and_variance import BiasAndVariance, Measured, bias_and_variance
 from leporello.analysis.fixed_points import FixedPoints, fixed_points
-from leporello.analysis.flow import GradientFlow, gradient_flow
+from leporello.analysis.gradient_flow import GradientFlow, gradient_flow
 from leporello.analysis.jacobians import Jacobians, jacobians
 from leporello.analysis.lyapunov import Lyapunov, lyapunov
-from leporello.analysis.methods import BiasAndVariance, Measured, bias_and_variance
 from leporello.analysis.reach import Reach, reach
 from leporello.analysis.terms import Terms, terms
 

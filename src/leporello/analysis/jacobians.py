@@ -1,6 +1,6 @@
 """`jacobians`: what one step does to a small change of the state, at every step of a sequence.
 
-J(t) = dh(t + 1)/dh(t), where h(t) is the state that step t finds, all its floating leaves as one vector.
+J(t) = dh(t + 1)/dh(t), where h(t) is the state before step t, all its floating leaves as one vector.
 """
 
 from __future__ import annotations
@@ -12,27 +12,38 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.paper import GREY, INK, PALE, RED, dressed, headed, keyed, level, logarithmic, sheets
-from leporello.analysis.progress import watched
-from leporello.analysis.shown import Shown
-from leporello.analysis.steps import MOST_ROWS, Steps
-from leporello.analysis.telling import counted, told
+from leporello.analysis.progress_bar import with_progress_bar
+from leporello.analysis.step_by_step import MAX_ROWS_AT_ONCE, StepByStepRun
 from leporello.loop.state import Tree
 from leporello.nets.recurrent import Recurrent
+from leporello.plotting import (
+    GREY,
+    INK,
+    PALE,
+    RED,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    level_line,
+    log_axis_powers_of_ten,
+    verdict_title,
+)
+from leporello.text_table import format_count, format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 4000  # eigenvalues that are drawn
+MAX_EIGENVALUES_DRAWN = 4000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Jacobians(Shown):
-    """The derivatives of each step's next state with respect to the state it found.
+class Jacobians(Plottable):
+    """The derivatives of each step's next state with respect to the state before it.
 
     values   (length, batch, numbers, numbers), numbers those of all state leaves together: row by column
-    places   where each leaf lies among the numbers
+    places   the slice of the numbers that each leaf has
     """
 
     values: Tensor
@@ -41,8 +52,7 @@ class Jacobians(Shown):
     @cached_property
     def eigenvalues(self) -> Tensor:
         """(length, batch, numbers), complex, largest first."""
-        found = torch.linalg.eigvals(self.values)
-        return found.gather(-1, found.abs().argsort(-1, descending=True))
+        return sorted_eigenvalues(self.values)
 
     @property
     def radius(self) -> Tensor:
@@ -56,9 +66,9 @@ class Jacobians(Shown):
 
     @property
     def verdict(self) -> str:
-        """What they say, in a sentence."""
+        """The result in one sentence."""
         radius, most = self.radius, self.singular[..., 0]
-        mean = told(radius.mean().item())
+        mean = format_rate(radius.mean().item())
         if most.max() <= 1:
             return f"no step stretches any change of the state (mean spectral radius {mean})"
         if radius.max() <= 1:
@@ -76,9 +86,8 @@ class Jacobians(Shown):
         ):
             low, high = values.min().item(), values.max().item()
             lines.append(f"  {name:<24} from {low:.3g} to {high:.3g}")
-        lines.append(
-            f"  {counted(length, 'step')} over {counted(batch, 'row')}, {counted(numbers, 'number')} ({leaves})"
-        )
+        where = f"{format_count(length, 'step')} over {format_count(batch, 'row')}"
+        lines.append(f"  {where}, {format_count(numbers, 'number')} ({leaves})")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -88,46 +97,46 @@ class Jacobians(Shown):
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (sizes, plane) = sheets(ax, 2, 9.6, 4.3)
-        self._draw_sizes(sizes)
-        draw_eigenvalues(plane, self.eigenvalues.flatten(), "All eigenvalues, and the unit circle")
-        headed(figure, ax is None, self.verdict)
+        figure, (sizes_axes, plane_axes) = axes_side_by_side(ax, 2, 9.6, 4.3)
+        self._plot_sizes(sizes_axes)
+        _plot_eigenvalues(plane_axes, self.eigenvalues.flatten(), "All eigenvalues, and the unit circle")
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
-    def _draw_sizes(self, ax: Axes) -> None:
+    def _plot_sizes(self, ax: Axes) -> None:
         times = torch.arange(len(self.values))
         singular, radius = self.singular.mean(1), self.radius.mean(1)
         smallest = singular[:, -1].clamp_min(singular[:, 0].max() * 1e-6)
         ax.fill_between(times, smallest, singular[:, 0], color=PALE, linewidth=0, label="all singular values")
         ax.plot(times, singular.median(-1).values, color=GREY, linewidth=1.1, label="their median")
         ax.plot(times, radius, color=INK, linewidth=1.7, label="spectral radius")
-        dressed(ax, "How much each step stretches a change", "step", "factor of one step")
-        logarithmic(ax, [smallest, singular[:, 0], torch.ones(1)])
-        level(ax, 1)
-        keyed(ax, below=True)
+        label_axes(ax, "step", "factor of one step", "How much each step stretches a change")
+        log_axis_powers_of_ten(ax, [smallest, singular[:, 0], torch.ones(1)])
+        level_line(ax, 1)
+        legend(ax, below=True)
 
 
-def draw_eigenvalues(ax: Axes, values: Tensor, title: str) -> None:
-    """Complex numbers as points, with the unit circle; those outside of it in red and as crosses."""
+def _plot_eigenvalues(ax: Axes, values: Tensor, title: str) -> None:
+    """Draw complex numbers as points, with the unit circle; those outside of it as red crosses."""
     from matplotlib.patches import Circle
 
-    values = values[:: max(1, len(values) // MOST_POINTS)]
+    values = values[:: max(1, len(values) // MAX_EIGENVALUES_DRAWN)]
     ax.add_patch(Circle((0, 0), 1, fill=False, edgecolor=GREY, linewidth=0.9))
     ax.axhline(0, color=PALE, linewidth=0.6, zorder=0)
     ax.axvline(0, color=PALE, linewidth=0.6, zorder=0)
-    for outside, form, colour, size in ((False, "o", INK, 6), (True, "x", RED, 14)):
-        own = values[(values.abs() > 1) == outside]
-        face = {"linewidths": 0} if form == "o" else {"linewidths": 0.8}
-        ax.scatter(own.real, own.imag, s=size, marker=form, color=colour, alpha=0.5, **face)
+    for outside, marker, colour, size, line_width in ((False, "o", INK, 6, 0.0), (True, "x", RED, 14, 0.8)):
+        points = values[(values.abs() > 1) == outside]
+        ax.scatter(points.real, points.imag, s=size, marker=marker, color=colour, alpha=0.5, linewidths=line_width)
     span = 1.1 * max(1.0, values.real.abs().max().item(), values.imag.abs().max().item()) if len(values) else 1.1
     ax.set_xlim(-span, span)
     ax.set_ylim(-span, span)
     ax.set_aspect("equal")
-    dressed(ax, title, "real part", "imaginary part")
+    label_axes(ax, "real part", "imaginary part", title)
 
 
 def jacobians(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any) -> Jacobians:
-    """The derivative of each step's next state with respect to the state it found, along a sequence.
+    """The derivative of each step's next state with respect to the state before it, along a sequence.
 
         values[t] = d state after step t / d state before step t
 
@@ -136,33 +145,39 @@ def jacobians(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any
     In float64; length times batch times the square of the numbers of the state are kept.
 
     >>> net = lp.Recurrent(lp.LSTM(2, 8))
-    >>> found = jacobians(net, torch.randn(5, 3, 2))
-    >>> found.values.shape, found.radius.shape
+    >>> result = jacobians(net, torch.randn(5, 3, 2))
+    >>> result.values.shape, result.radius.shape
     (torch.Size([5, 3, 16, 16]), torch.Size([5, 3]))
     """
-    steps = Steps.of(net, inputs, state, **arguments)
-    steps.refuse_stateless()
-    times = watched(range(steps.length), "jacobians")
-    return Jacobians(torch.stack([jacobian_at(steps, time).cpu() for time in times]), steps.state_layout.places)
+    run = StepByStepRun.of(net, inputs, state, **arguments)
+    run.check_floating_state()
+    times = with_progress_bar(range(run.length), "jacobians")
+    return Jacobians(torch.stack([jacobian_at(run, time).cpu() for time in times]), run.state_layout.slices)
 
 
-def jacobian_at(steps: Steps, time: int, state: Tensor | None = None) -> Tensor:
+def jacobian_at(run: StepByStepRun, time: int, state: Tensor | None = None) -> Tensor:
     """dh(t + 1)/dh(t) of every row: (rows, numbers, numbers).
 
-    state   where to take it, (rows, numbers), as many times the batch as one likes; by default where the call went
+    state   where to evaluate it, (rows, numbers), any multiple of the batch; by default the state before the step
     """
-    state = steps.states[time] if state is None else state
+    state = run.states[time] if state is None else state
     rows, numbers = state.shape
-    unit = torch.eye(numbers, dtype=torch.float64, device=steps.device)
-    found = []
-    for some in unit.split(max(1, MOST_ROWS // rows)):
-        many = len(some)
-        place = state.detach().repeat(many, 1).requires_grad_()
+    unit = torch.eye(numbers, dtype=torch.float64, device=run.device)
+    blocks = []
+    for directions in unit.split(max(1, MAX_ROWS_AT_ONCE // rows)):
+        count = len(directions)
+        place = state.detach().repeat(count, 1).requires_grad_()
         with torch.enable_grad():
-            _, after = steps.step(time, place, copies=many * rows // steps.batch)
+            _, after = run.step(time, place, copies=count * rows // run.batch)
         gradient = torch.zeros_like(place)
         if after.requires_grad:
-            weights = some.repeat_interleave(rows, 0)
+            weights = directions.repeat_interleave(rows, 0)
             (gradient,) = torch.autograd.grad(after, place, weights, materialize_grads=True)
-        found.append(gradient.reshape(many, rows, numbers))
-    return torch.cat(found).transpose(0, 1)
+        blocks.append(gradient.reshape(count, rows, numbers))
+    return torch.cat(blocks).transpose(0, 1)
+
+
+def sorted_eigenvalues(matrices: Tensor) -> Tensor:
+    """The eigenvalues of matrices (..., numbers, numbers), complex, largest first: (..., numbers)."""
+    values = torch.linalg.eigvals(matrices)
+    return values.gather(-1, values.abs().argsort(-1, descending=True))

@@ -1,4 +1,4 @@
-"""`lyapunov`: how fast nearby states part or come together along a sequence, by repeated QR decompositions.
+"""`lyapunov`: how fast nearby states diverge or converge along a sequence, by repeated QR decompositions.
 
 Benettin and others 1980; for driven networks Engelken, Wolf and Abbott 2023, arXiv 2006.02427. Known shortcoming: with
 few steps the exponents still carry the directions they began with; `skip` leaves the first steps out.
@@ -13,23 +13,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from leporello.analysis.arguments import check_range
 from leporello.analysis.jacobians import jacobian_at
-from leporello.analysis.paper import INK, LINES, dressed, headed, keyed, level, sheets
-from leporello.analysis.progress import watched
-from leporello.analysis.refusals import refuse_out_of_range
-from leporello.analysis.shown import Shown
-from leporello.analysis.steps import Steps
+from leporello.analysis.progress_bar import with_progress_bar
+from leporello.analysis.step_by_step import StepByStepRun
 from leporello.loop.state import Tree
 from leporello.nets.recurrent import Recurrent
+from leporello.plotting import (
+    INK,
+    LINE_STYLES,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    level_line,
+    verdict_title,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = 4  # exponents whose way to their value is drawn
+CURVE_NAMES = ("largest", "second", "third", "fourth")  # exponents whose running means are drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lyapunov(Shown):
+class Lyapunov(Plottable):
     """Lyapunov exponents: the mean logarithm, per step, of the factors by which small changes of the state grow.
 
     exponents   (numbers,), largest first, the mean over rows
@@ -45,7 +53,7 @@ class Lyapunov(Shown):
 
     @property
     def verdict(self) -> str:
-        """What they say, in a sentence."""
+        """The result in one sentence."""
         largest = self.exponents[0].item()
         if largest == -math.inf:
             return "nothing of a difference between two states is left after some steps"
@@ -72,29 +80,28 @@ class Lyapunov(Shown):
     __repr__ = __str__
 
     def plot(self, ax: Any = None) -> Figure:
-        """The exponents in order, and how the largest came to their values.
+        """The exponents in order, and the running means of the largest.
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (spectrum, way) = sheets(ax, 2, 9.6, 3.8)
-        there = self.exponents[self.exponents.isfinite()]
-        places = torch.arange(1, len(there) + 1)
-        spectrum.plot(places, there, color=INK, linewidth=0.8, marker="o", markersize=3.5)
-        dressed(spectrum, "All exponents, largest first", "number of the exponent", "exponent per step")
+        figure, (spectrum, curves) = axes_side_by_side(ax, 2, 9.6, 3.8)
+        finite = self.exponents[self.exponents.isfinite()]
+        spectrum.plot(torch.arange(1, len(finite) + 1), finite, color=INK, linewidth=0.8, marker="o", markersize=3.5)
+        label_axes(spectrum, "number of the exponent", "exponent per step", "All exponents, largest first")
         times = torch.arange(self.skip + 1, self.skip + 1 + len(self.running))
-        for index in range(min(DRAWN, len(there))):
-            label = ("largest", "second", "third", "fourth")[index]
-            line = self.running[:, index]
-            way.plot(times, line, color=INK, linewidth=1.7 - 0.3 * index, linestyle=LINES[index], label=label)
-        dressed(way, "Their means up to each step", "step", "exponent per step")
+        for index, name in enumerate(CURVE_NAMES[: len(finite)]):
+            width, style = 1.7 - 0.3 * index, LINE_STYLES[index]
+            curves.plot(times, self.running[:, index], color=INK, linewidth=width, linestyle=style, label=name)
+        label_axes(curves, "step", "exponent per step", "Their means up to each step")
         low, high = spectrum.get_ylim()
         spectrum.set_ylim(min(low, 0), max(high, 0.05 * (high - low)))
-        for axes in (spectrum, way):
+        for axes in (spectrum, curves):
             if axes.get_ylim()[0] <= 0 <= axes.get_ylim()[1]:
-                level(axes, 0)
-        if len(there) > 1:
-            keyed(way)
-        headed(figure, ax is None, self.verdict)
+                level_line(axes, 0)
+        if len(finite) > 1:
+            legend(curves)
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 
@@ -115,20 +122,20 @@ def lyapunov(
     >>> lyapunov(net, torch.randn(50, 3, 2), count=3).exponents.shape
     torch.Size([3])
     """
-    steps = Steps.of(net, inputs, state, **arguments)
-    steps.refuse_stateless()
-    numbers = steps.state_layout.size
+    run = StepByStepRun.of(net, inputs, state, **arguments)
+    run.check_floating_state()
+    numbers = run.state_layout.size
     count = numbers if count is None else count
-    refuse_out_of_range("count", count, 1, numbers, "the numbers in the state")
-    refuse_out_of_range("skip", skip, 0, steps.length - 1, "one less than the length")
-    directions = torch.eye(numbers, count, dtype=torch.float64, device=steps.device).expand(steps.batch, -1, -1)
+    check_range("count", count, 1, numbers, "the numbers in the state")
+    check_range("skip", skip, 0, run.length - 1, "one less than the length")
+    directions = torch.eye(numbers, count, dtype=torch.float64, device=run.device).expand(run.batch, -1, -1)
     logs = []
-    for time in watched(range(steps.length), "exponents"):
-        directions, stretched = torch.linalg.qr(jacobian_at(steps, time) @ directions)
-        grown = stretched.diagonal(dim1=-2, dim2=-1).abs().log()
-        logs.append(torch.where(steps.alive[time].unsqueeze(-1), grown, 0).cpu())
-    counted = steps.alive[skip:].cpu().cumsum(0).clamp_min(1).unsqueeze(-1)
-    running = torch.stack(logs[skip:]).cumsum(0) / counted
+    for time in with_progress_bar(range(run.length), "exponents"):
+        directions, stretched = torch.linalg.qr(jacobian_at(run, time) @ directions)
+        growth = stretched.diagonal(dim1=-2, dim2=-1).abs().log()
+        logs.append(torch.where(run.alive[time].unsqueeze(-1), growth, 0).cpu())
+    steps_counted = run.alive[skip:].cpu().cumsum(0).clamp_min(1).unsqueeze(-1)
+    running = torch.stack(logs[skip:]).cumsum(0) / steps_counted
     order = running[-1].mean(0).argsort(descending=True)
     by_row = running[-1].sort(-1, descending=True).values
     return Lyapunov(by_row.mean(0), by_row, running.mean(1)[:, order], skip)

@@ -1,10 +1,10 @@
-"""`terms`: the derivative of a state with respect to the parameters, as the sum over the steps that it is.
+"""`terms`: the derivative of a state with respect to the parameters, as a sum over steps.
 
     a(t) = b(t) + c(t) a(t - 1), a(0) = 0, so that   a(t) = sum over i of c(t) ... c(i + 1) b(i)
 
-with a = dh/dw, b(i) what the parameters do to the state in step i alone, and c(j) = dh(j)/dh(j - 1). Truncated
-back-propagation leaves out the terms of early steps: what that costs can be read off. A learned initial state is no
-parameter of the step, and has no term here.
+with a = dh/dw, b(i) the derivative of step i alone with respect to the parameters, and c(j) = dh(j)/dh(j - 1).
+Truncated back-propagation leaves out the terms of early steps; the result shows how much that is. A learned initial
+state is no parameter of the step, and has no term here.
 """
 
 from __future__ import annotations
@@ -17,26 +17,38 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from leporello.analysis.paper import INK, LINES, PALE, RED, dressed, headed, keyed, logarithmic, mark, positive, sheets
-from leporello.analysis.progress import watched
-from leporello.analysis.refusals import refuse_out_of_range
-from leporello.analysis.shown import Shown
-from leporello.analysis.steps import Steps
-from leporello.analysis.telling import aligned, some
+from leporello.analysis.arguments import check_range
+from leporello.analysis.progress_bar import with_progress_bar
+from leporello.analysis.step_by_step import StepByStepRun
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
 from leporello.nets.recurrent import Recurrent
+from leporello.plotting import (
+    INK,
+    LINE_STYLES,
+    PALE,
+    RED,
+    Plottable,
+    axes_side_by_side,
+    label_axes,
+    legend,
+    log_axis_powers_of_ten,
+    named_level,
+    positive_or_nan,
+    verdict_title,
+)
+from leporello.text_table import plain_table, round_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-ROUNDING = 1e-14  # what is missing of a sum that is whole
+ROUNDING = 1e-14  # a missing share this small is rounding
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Terms(Shown):
-    """The terms of dh(t)/dw, and the whole, computed apart from them.
+class Terms(Plottable):
+    """The terms of dh(t)/dw, and the whole, computed independently of them.
 
     t       the state is the one after so many steps
     terms   by parameter, (t, numbers of the state, *shape of the parameter): at [i - 1] the term of step i
@@ -55,7 +67,7 @@ class Terms(Shown):
 
     @property
     def verdict(self) -> str:
-        """What they say, in a sentence."""
+        """The result in one sentence."""
         if not self.cut[0] > 0:
             return f"no parameter has to do with the state after {self.t} steps"
         enough = int((self.cut <= 0.01).nonzero()[0])
@@ -66,9 +78,9 @@ class Terms(Shown):
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}."]
-        counts = some(self.t)
+        counts = round_numbers(self.t)
         missing = [f"{self.cut[m].item():.1%}" for m in counts]
-        lines += aligned({"last terms kept": [str(m) for m in counts], "missing": missing})
+        lines.append(plain_table([["last terms kept", *map(str, counts)], ["missing", *missing]], indent=2))
         lines.append(f"  their sum differs from the whole by {self.error:.0e}")
         lines.append(f"  parameters: {', '.join(self.terms)}")
         return "\n".join(lines)
@@ -76,33 +88,36 @@ class Terms(Shown):
     __repr__ = __str__
 
     def plot(self, ax: Any = None) -> Figure:
-        """The size of each term against how far back its step lies, and what is missing where the sum is cut.
+        """The size of each term against how many steps back it is, and the share that is missing where the sum is cut.
 
         ax   two axes of matplotlib to draw on; by default a figure of its own
         """
-        figure, (sizes, missing) = sheets(ax, 2, 9.6, 3.9)
+        figure, (sizes_axes, missing_axes) = axes_side_by_side(ax, 2, 9.6, 3.9)
         back = torch.arange(self.t)
-        norms = positive(self.sizes.flip(0))
-        sizes.vlines(back, 0, norms, color=PALE, linewidth=max(0.8, min(4, 120 / self.t)))
-        sizes.plot(back, norms, color=INK, linewidth=0, marker="o", markersize=max(1.5, min(4, 150 / self.t)))
-        lines = []
+        norms = positive_or_nan(self.sizes.flip(0))
+        sizes_axes.vlines(back, 0, norms, color=PALE, linewidth=max(0.8, min(4, 120 / self.t)))
+        sizes_axes.plot(back, norms, color=INK, linewidth=0, marker="o", markersize=max(1.5, min(4, 150 / self.t)))
+        curves = []
         if len(self.terms) > 1:
-            sizes.get_lines()[0].set_label("all together")
-            for index, (name, own) in enumerate(list(self.terms.items())[:4]):
-                lines.append(positive(own.flatten(1).norm(dim=-1).flip(0)))
-                sizes.plot(back, lines[-1], color=INK, linewidth=0.9, linestyle=LINES[1 + index], label=f"of {name}")
-        dressed(sizes, f"The terms of dh({self.t})/dw", "steps back", "size of the term")
-        logarithmic(sizes, [norms, *lines])
+            sizes_axes.get_lines()[0].set_label("all together")
+            for index, (name, term) in enumerate(list(self.terms.items())[:4]):
+                curves.append(positive_or_nan(term.flatten(1).norm(dim=-1).flip(0)))
+                style = LINE_STYLES[1 + index]
+                sizes_axes.plot(back, curves[-1], color=INK, linewidth=0.9, linestyle=style, label=f"of {name}")
+        label_axes(sizes_axes, "steps back", "size of the term", f"The terms of dh({self.t})/dw")
+        log_axis_powers_of_ten(sizes_axes, [norms, *curves])
         if len(self.terms) > 1:
-            keyed(sizes)
-        cut = positive(torch.where(self.cut > ROUNDING, self.cut, 0))
-        missing.plot(torch.arange(len(cut)), cut, color=RED, linewidth=1.6)
-        dressed(missing, "What is missing if early terms are cut", "last terms kept", "missing share of the whole")
-        logarithmic(missing, [cut])
-        low, high = missing.get_ylim()
+            legend(sizes_axes)
+        cut = positive_or_nan(torch.where(self.cut > ROUNDING, self.cut, 0))
+        missing_axes.plot(torch.arange(len(cut)), cut, color=RED, linewidth=1.6)
+        title = "What is missing if early terms are cut"
+        label_axes(missing_axes, "last terms kept", "missing share of the whole", title)
+        log_axis_powers_of_ten(missing_axes, [cut])
+        low, high = missing_axes.get_ylim()
         if low < 0.01 < high:
-            mark(missing, 0.01, "1%")
-        headed(figure, ax is None, self.verdict)
+            named_level(missing_axes, 0.01, "1%")
+        if ax is None:
+            verdict_title(figure, self.verdict)
         return figure
 
 
@@ -127,82 +142,83 @@ def terms(
 
     In float64. t times the numbers of the state times those of the parameters are kept: name those of interest.
 
-    >>> found = terms(lp.Recurrent(lp.Elman(2, 4, 1)), torch.randn(6, 1, 2), 6, parameters=["W"])
-    >>> found.terms["W"].shape, found.error < 1e-12
+    >>> result = terms(lp.Recurrent(lp.Elman(2, 4, 1)), torch.randn(6, 1, 2), 6, parameters=["W"])
+    >>> result.terms["W"].shape, result.error < 1e-12
     (torch.Size([6, 4, 4, 4]), True)
     """
-    steps = Steps.of(net, inputs, state, **arguments)
-    steps.refuse_stateless()
-    refuse_out_of_range("t", t, 1, steps.length, "the length of the inputs")
-    refuse_out_of_range("row", row, 0, steps.batch - 1, "the last row")
-    steps = steps.row(row)
-    invariants = _parameters(steps, net, parameters)
-    each: dict[str, list[Tensor]] = {name: [] for name in invariants}
-    product = torch.eye(steps.state_layout.size, dtype=torch.float64, device=steps.device)
-    for time in watched(list(reversed(range(t))), "terms"):
-        product, found = _one_term(steps, time, product, invariants)
-        for name, value in found.items():
-            each[name].append(value)
-    apart = {name: torch.stack(column[::-1]) for name, column in each.items()}
-    whole = _whole(steps, t, invariants)
-    return _told(t, {name: own.cpu() for name, own in apart.items()}, {name: own.cpu() for name, own in whole.items()})
+    run = StepByStepRun.of(net, inputs, state, **arguments)
+    run.check_floating_state()
+    check_range("t", t, 1, run.length, "the length of the inputs")
+    check_range("row", row, 0, run.batch - 1, "the last row")
+    run = run.row(row)
+    weights = _differentiable_parameters(run, net, parameters)
+    by_parameter: dict[str, list[Tensor]] = {name: [] for name in weights}
+    product = torch.eye(run.state_layout.size, dtype=torch.float64, device=run.device)
+    for time in with_progress_bar(list(reversed(range(t))), "terms"):
+        product, step_terms = _one_term(run, time, product, weights)
+        for name, term in step_terms.items():
+            by_parameter[name].append(term)
+    all_terms = {name: torch.stack(column[::-1]).cpu() for name, column in by_parameter.items()}
+    whole = {name: derivative.cpu() for name, derivative in _whole_derivative(run, t, weights).items()}
+    return _compare(t, all_terms, whole)
 
 
 def _one_term(
-    steps: Steps, time: int, product: Tensor, invariants: dict[str, Tensor]
+    run: StepByStepRun, time: int, product: Tensor, weights: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """From the product of the later Jacobians: the same with this step's, and this step's term."""
-    place = steps.states[time].clone().requires_grad_()
+    """From the product of the later Jacobians: the product with this step's, and this step's term by parameter."""
+    state = run.states[time].clone().requires_grad_()
     with torch.enable_grad():
-        _, after = steps.step(time, place, invariants=invariants)
-    found = _rows_of(after, product.unsqueeze(1), [place, *invariants.values()])
-    return found[0].squeeze(1), dict(zip(invariants, found[1:], strict=True))
+        _, after = run.step(time, state, invariants=weights)
+    state_gradients, *step_terms = _weighted_gradients(after, product.unsqueeze(1), [state, *weights.values()])
+    return state_gradients.squeeze(1), dict(zip(weights, step_terms, strict=True))
 
 
-def _whole(steps: Steps, t: int, invariants: dict[str, Tensor]) -> dict[str, Tensor]:
-    """dh(t)/dw by autograd through all steps at once."""
-    state = steps.states[0]
+def _whole_derivative(run: StepByStepRun, t: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """dh(t)/dw by autograd through all steps at once, by parameter."""
+    state = run.states[0]
     with torch.enable_grad():
         for time in range(t):
-            _, state = steps.step(time, state, invariants=invariants)
-    unit = torch.eye(state.shape[-1], dtype=torch.float64, device=steps.device)
-    found = _rows_of(state, unit.unsqueeze(1), list(invariants.values()))
-    return dict(zip(invariants, found, strict=True))
+            _, state = run.step(time, state, invariants=weights)
+    unit = torch.eye(state.shape[-1], dtype=torch.float64, device=run.device)
+    gradients = _weighted_gradients(state, unit.unsqueeze(1), list(weights.values()))
+    return dict(zip(weights, gradients, strict=True))
 
 
-def _rows_of(value: Tensor, weights: Tensor, sources: list[Tensor]) -> list[Tensor]:
-    """The gradients of so many weightings of a value: (weightings, *shape) for each source."""
+def _weighted_gradients(value: Tensor, weightings: Tensor, sources: list[Tensor]) -> list[Tensor]:
+    """The gradients of several weightings of a value: (weightings, *shape) for each source."""
     if not value.requires_grad:
-        return [source.new_zeros(len(weights), *source.shape) for source in sources]
-    found = [torch.autograd.grad(value, sources, one, retain_graph=True, materialize_grads=True) for one in weights]
-    return [torch.stack(column) for column in zip(*found, strict=True)]
+        return [source.new_zeros(len(weightings), *source.shape) for source in sources]
+    rows = [torch.autograd.grad(value, sources, one, retain_graph=True, materialize_grads=True) for one in weightings]
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
-def _parameters(steps: Steps, net: Recurrent, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The parameters asked for, as leaves of their own."""
-    own = {name for name, parameter in net.cell.named_parameters() if parameter.is_floating_point()}
-    pairs = zip(steps.loop.inputs, steps.values, strict=True)
-    there = {port.name: value for port, value in pairs if port.kind == "invariant" and port.name in own}
-    wanted = list(there) if names is None else [names] if isinstance(names, str) else list(names)
-    unknown = [name for name in wanted if name not in there]
+def _differentiable_parameters(run: StepByStepRun, net: Recurrent, names: Sequence[str] | None) -> dict[str, Tensor]:
+    """Copies of the parameters of these names, or of all that the step reads, that require gradients."""
+    floating = {name for name, parameter in net.cell.named_parameters() if parameter.is_floating_point()}
+    pairs = zip(run.loop.inputs, run.values, strict=True)
+    read = {port.name: value for port, value in pairs if port.kind == "invariant" and port.name in floating}
+    wanted = list(read) if names is None else [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in wanted if name not in read]
     if unknown or not wanted:
         raise ArgumentError(
             f"the step reads no parameter '{unknown[0]}'." if unknown else "the step reads no parameters.",
-            cell=steps.loop.name,
-            expected=", ".join(there) or "a cell with parameters",
+            cell=run.loop.name,
+            expected=", ".join(read) or "a cell with parameters",
         )
-    return {name: there[name].clone().requires_grad_() for name in wanted}
+    return {name: read[name].clone().requires_grad_() for name in wanted}
 
 
-def _told(t: int, apart: dict[str, Tensor], whole: dict[str, Tensor]) -> Terms:
-    size = math.sqrt(sum(value.square().sum().item() for value in whole.values()))
-    largest = max(value.abs().max().item() for value in whole.values()) or 1.0
-    error = max((value.sum(0) - whole[name]).abs().max().item() for name, value in apart.items()) / largest
-    sizes = sum(value.flatten(1).square().sum(1) for value in apart.values())
-    assert isinstance(sizes, Tensor)
-    missing = sizes.new_zeros(t + 1)
-    for name, value in apart.items():
-        kept = torch.cat([torch.zeros_like(value[:1]), value.flip(0).cumsum(0)])
-        missing += (whole[name] - kept).flatten(1).square().sum(1)
-    cut = missing.sqrt() / size if size else torch.zeros_like(missing)
-    return Terms(t, apart, whole, sizes.sqrt(), error, cut)
+def _compare(t: int, all_terms: dict[str, Tensor], whole: dict[str, Tensor]) -> Terms:
+    """The result: the sizes of the terms, and their partial sums beside the whole."""
+    norm = math.sqrt(sum(derivative.square().sum().item() for derivative in whole.values()))
+    largest = max(derivative.abs().max().item() for derivative in whole.values()) or 1.0
+    error = max((value.sum(0) - whole[name]).abs().max().item() for name, value in all_terms.items()) / largest
+    squares = sum(value.flatten(1).square().sum(1) for value in all_terms.values())
+    assert isinstance(squares, Tensor)
+    missing = squares.new_zeros(t + 1)
+    for name, value in all_terms.items():
+        last_terms = torch.cat([torch.zeros_like(value[:1]), value.flip(0).cumsum(0)])  # [m]: the sum of the last m
+        missing += (whole[name] - last_terms).flatten(1).square().sum(1)
+    cut = missing.sqrt() / norm if norm else torch.zeros_like(missing)
+    return Terms(t, all_terms, whole, squares.sqrt(), error, cut)

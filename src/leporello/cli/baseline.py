@@ -14,18 +14,17 @@ from leporello.cli.counting import counting
 from leporello.cli.saying import say, warn
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
-from leporello.language.corpus import Corpus
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.ngrams.baseline import Row, as_dicts, as_text
 from leporello.language.ngrams.baseline import baseline as measured
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_dicts, as_text
-from leporello.language.perplexity import perplexity_of
-from leporello.language.report import row_of
-from leporello.language.run import Run
-from leporello.language.starting import encoded, kept
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.markdown_report import row_of
+from leporello.language.report.run_summary import RunSummary, summary_of
+from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.written import read_vocabulary
+from leporello.language.tokens.corpus import Corpus
+from leporello.language.tokens.vocabulary import read_vocabulary
+from leporello.language.training.start import corpus_of_run, encode_source
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Beside:
     """A run whose network is shown too, and what is known of it."""
 
     run: Run
-    summary: Summary
+    summary: RunSummary
 
 
 def baseline(
@@ -98,17 +97,17 @@ def _corpus(text: Sequence[str], given: dict[str, Any], beside: Beside | None) -
     """The tokens of a run, or of a text: cut and read as a run did where one is named."""
     if beside is None:
         config = config_of({"text": tuple(text), **given})
-        return encoded(config, source_of(config.text, config.encoding), None)
+        return encode_source(config, source_of(config.text, config.encoding), None)
     if not text and given:
         raise ArgumentError(
             f"--{next(iter(given)).replace('_', '-')} is for a text, and that of the run is taken as it is.",
             tries="the name of the text too",
         )
     if not text:
-        return kept(beside.run)
+        return corpus_of_run(beside.run)
     config = beside.summary.config.replaced({"text": tuple(text), **given})
     tokenizer = read_vocabulary(beside.run.vocabulary_file)
-    return encoded(config, source_of(config.text, config.encoding), None, tokenizer)
+    return encode_source(config, source_of(config.text, config.encoding), None, tokenizer)
 
 
 def _rows(corpus: Corpus, orders: Sequence[int], shown: bool) -> list[Row]:

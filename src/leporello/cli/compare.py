@@ -18,9 +18,9 @@ from leporello.cli.saying import say, show, warn
 from leporello.cli.writing import write
 from leporello.errors import ArgumentError
 from leporello.language.config import Config
-from leporello.language.curve import compare_png, compare_svg
-from leporello.language.run import Run
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.curves import compare_png, compare_svg
+from leporello.language.report.run_summary import RunSummary, summary_of
+from leporello.language.run.folder import Run
 
 WRITERS = {".svg": compare_svg, ".png": compare_png}
 
@@ -57,7 +57,7 @@ def differences(configs: Sequence[Config]) -> dict[str, list[Any]]:
     return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
 
 
-def _rows(names: Sequence[str], found: Sequence[Summary], changed: dict[str, list[Any]]) -> list[list[str]]:
+def _rows(names: Sequence[str], found: Sequence[RunSummary], changed: dict[str, list[Any]]) -> list[list[str]]:
     numbers = [record(one) for one in found]
     return [
         ["", *names],

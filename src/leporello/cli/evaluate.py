@@ -11,7 +11,7 @@ import typer
 
 from leporello.cli.reading import Encoding, text_in
 from leporello.cli.saying import say
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 
 
 def evaluate(

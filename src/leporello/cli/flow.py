@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from leporello.analysis.flow import gradient_flow
-from leporello.analysis.trend import left_of
+from leporello.analysis.gradient_flow import gradient_flow
+from leporello.analysis.trend import share_left
 from leporello.cli.explain import described
 from leporello.cli.measuring import mean_square, plot_files, random_subject, tell
 from leporello.written.blame import blaming
@@ -47,7 +47,7 @@ def flow(
         "rate": found.rate,
         "horizon": found.horizon,
         "left": found.left,
-        "leaves": {name: left_of(norms) for name, norms in found.leaves.items()},
+        "leaves": {name: share_left(norms) for name, norms in found.leaves.items()},
         "gains": found.gains,
     }
     tell(lambda: f"{described(subject)}\n\n{found}", found, files, numbers if as_json else None)

@@ -11,7 +11,7 @@ import typer
 
 from leporello.cli.reading import unknown_in
 from leporello.cli.saying import showable, warn
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 
 
 def generate(

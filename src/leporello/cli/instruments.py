@@ -12,12 +12,11 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from leporello.analysis.flow import GradientFlow, gradient_flow
+from leporello.analysis.gradient_flow import GradientFlow, gradient_flow
 from leporello.errors import LeporelloError
-from leporello.language.corpus import Corpus
-from leporello.language.model import LanguageModel
-from leporello.language.report import Flow
-from leporello.language.scoring import at_rest
+from leporello.language.model.language_model import LanguageModel, evaluation_mode
+from leporello.language.report.markdown_report import Flow
+from leporello.language.tokens.corpus import Corpus
 
 STEPS = 100  # that are looked at
 ROWS = 8  # side by side
@@ -43,7 +42,7 @@ def measured(model: LanguageModel, corpus: Corpus) -> GradientFlow:
     device = next(model.net.parameters()).device
     inputs, targets = inputs.to(device), targets.to(device)
     forcing = 1.0 if model.scorer().forced else None
-    with at_rest(model.net):
+    with evaluation_mode(model.net):
         return gradient_flow(model.net, inputs, nn.functional.cross_entropy, targets=targets, forcing=forcing)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.analysis.methods import Measured, bias_and_variance
+from leporello.analysis.bias_and_variance import Measured, bias_and_variance
 from leporello.cli.explain import described
 from leporello.cli.measuring import mean_square, plot_files, random_subject, tell
 from leporello.errors import ArgumentError

@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from leporello.errors import ArgumentError
-from leporello.language.model import LanguageModel
+from leporello.language.model.language_model import LanguageModel
 from leporello.language.text.normalise import normalised
 from leporello.language.text.sources import source_of
-from leporello.language.tokens.tokenizer import InTexts, shown
+from leporello.language.tokens.text_tokens import TextTokenizer
+from leporello.language.tokens.tokenizer import visible_token
 
 Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
 
@@ -40,9 +41,9 @@ def text_in(names: Sequence[str], encoding: str, model: LanguageModel, unknown: 
 def unknown_in(model: LanguageModel, text: str) -> str:
     """The first different characters or words of a text that are outside the vocabulary, quoted."""
     tokenizer = model.tokenizer
-    if not isinstance(tokenizer, InTexts):
+    if not isinstance(tokenizer, TextTokenizer):
         return ""
     ids = tokenizer.encode(text).tolist()
     strange = dict.fromkeys(one for one, id in zip(tokenizer.split(text), ids, strict=True) if id == tokenizer.unknown)
     more = f" and {len(strange) - MOST:,} more" if len(strange) > MOST else ""
-    return ", ".join(f"'{shown(one)}'" for one in list(strange)[:MOST]) + more
+    return ", ".join(f"'{visible_token(one)}'" for one in list(strange)[:MOST]) + more

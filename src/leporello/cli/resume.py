@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leporello.cli.running import run_to_the_end
-from leporello.language.starting import resumed
+from leporello.language.training.start import resume_training
 
 
 def resume(
@@ -20,4 +20,4 @@ def resume(
 
     Ctrl-C stops it again after the present update, with a checkpoint (exit code 130); a second one breaks it off.
     """
-    run_to_the_end(resumed(run), as_json=as_json, quiet=quiet)
+    run_to_the_end(resume_training(run), as_json=as_json, quiet=quiet)

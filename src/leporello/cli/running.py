@@ -19,20 +19,18 @@ from leporello.cli.columns import duration
 from leporello.cli.counting import counting
 from leporello.cli.instruments import flow_of
 from leporello.cli.saying import say, warn
-from leporello.language.beside import models_beside
-from leporello.language.ink import NEEDED, plots_missing
-from leporello.language.model import LanguageModel
-from leporello.language.ngrams.row import Row
-from leporello.language.ngrams.table import as_text
-from leporello.language.progress import perplexity
-from leporello.language.report import Flow, write_report
-from leporello.language.showing import Bar, Lines, Nothing, View
-from leporello.language.training import Training
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.model.perplexity import perplexity_of_loss
+from leporello.language.ngrams.baseline import Row, as_text, corpus_baseline
+from leporello.language.report.markdown_report import Flow, write_report
+from leporello.language.training.display import Display, JsonLines, NoDisplay, ProgressBar
+from leporello.language.training.training_loop import Training
+from leporello.plotting import INSTALL_HINT, matplotlib_missing
 
 
 def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
     """Train, show, and write the report."""
-    leads, over = training.ranks.leads, training.progress.ended is not None
+    leads, over = training.ranks.is_main, training.progress.ended is not None
     talks = leads and not quiet and not as_json
     try:
         if talks:
@@ -49,8 +47,8 @@ def run_to_the_end(training: Training, *, as_json: bool = False, quiet: bool = F
         raise typer.Exit(128 + signal.SIGINT) from None
     if talks:
         say(conclusion(training, rows))
-        if training.run is not None and plots_missing():
-            warn(f"curve.svg needs matplotlib: {NEEDED}")
+        if training.run is not None and matplotlib_missing():
+            warn(f"curve.svg needs matplotlib: {INSTALL_HINT}")
     training.leave()
     if training.interrupted and training.progress.ended is None:
         raise typer.Exit(128 + (stopped.by or signal.SIGINT))
@@ -97,7 +95,7 @@ def _own(training: Training, loss: float) -> Row:
     assert part is not None
     return Row(
         f"{config.cell} {config.hidden}",
-        perplexity(loss),
+        perplexity_of_loss(loss),
         loss / math.log(2) * (len(part.tokens) - 1) / (part.characters - part.first_characters),
         parameters=sum(value.numel() for value in training.net.parameters()),
         seconds=training.progress.seconds,
@@ -106,20 +104,21 @@ def _own(training: Training, loss: float) -> Row:
 
 def _models(training: Training, talks: bool) -> list[Row]:
     """The models to compare with, and their table."""
+    file = None if training.run is None else training.run.ngrams_file
     with counting("n-grams", talks) as progress:
-        rows = models_beside(training.corpus, training.config.ngrams, training.run, progress)
+        rows = corpus_baseline(training.corpus, training.config.ngrams, file, progress)
     if talks and rows:
         say(f"\n{as_text(rows)}\n")
     return rows
 
 
-def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> View:
-    if quiet or not training.ranks.leads:
-        return Nothing()
+def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) -> Display:
+    if quiet or not training.ranks.is_main:
+        return NoDisplay()
     if as_json:
-        return Lines()
+        return JsonLines()
     share = training.progress.share(training.config, training.batches.updates)
-    return Bar(training.config, [(row.name, row.perplexity) for row in rows], share)
+    return ProgressBar(training.config, [(row.name, row.perplexity) for row in rows], share)
 
 
 @dataclass

@@ -15,8 +15,9 @@ import typer
 from leporello.cli.columns import aligned, duration, number
 from leporello.cli.saying import say, show
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.language.run import Run, finite
-from leporello.language.summary import Summary, summary_of
+from leporello.language.report.run_summary import RunSummary, summary_of
+from leporello.language.run.folder import Run
+from leporello.language.run.metrics import without_infinities
 
 DEEPEST = 4  # folders below the one that is looked through
 FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is one of a run
@@ -49,7 +50,7 @@ def runs(
         say(f"there are no runs below {folder}")
 
 
-def looked_at(folder: Path) -> tuple[list[Summary], list[tuple[Run, LeporelloError]]]:
+def looked_at(folder: Path) -> tuple[list[RunSummary], list[tuple[Run, LeporelloError]]]:
     """The runs below a folder, and the damaged ones with what is wrong."""
     found, damaged = [], []
     for path in _folders(folder, DEEPEST):
@@ -63,10 +64,10 @@ def looked_at(folder: Path) -> tuple[list[Summary], list[tuple[Run, LeporelloErr
     return found, damaged
 
 
-def record(summary: Summary) -> dict[str, Any]:
+def record(summary: RunSummary) -> dict[str, Any]:
     """A run as JSON has it."""
     best, last, corpus = summary.best or {}, summary.last, summary.corpus
-    return finite(
+    return without_infinities(
         {
             "run": str(summary.run.path),
             "text": summary.source,
@@ -103,7 +104,7 @@ def _folders(folder: Path, deep: int) -> Iterator[Path]:
             yield from _folders(folder / name, deep - 1)
 
 
-def _row(one: Summary, folder: Path) -> list[str]:
+def _row(one: RunSummary, folder: Path) -> list[str]:
     best, config, last = one.best or {}, one.config, one.last
     return [
         _name(one.run, folder),
@@ -124,5 +125,5 @@ def _name(run: Run, folder: Path) -> str:
     return str(run.path.relative_to(folder)) if run.path != folder else str(folder)
 
 
-def _perplexity(one: Summary) -> float:
+def _perplexity(one: RunSummary) -> float:
     return math.inf if one.best is None else one.best["perplexity"]

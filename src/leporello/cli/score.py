@@ -14,9 +14,9 @@ from leporello.cli.reading import Encoding, text_in
 from leporello.cli.saying import say
 from leporello.cli.writing import writable, write
 from leporello.errors import ArgumentError
-from leporello.language.heat import heat, heat_html, is_plain, legend
-from leporello.language.model import LanguageModel
-from leporello.language.tokens.tokenizer import InTexts
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.surprise_heatmap import coloured_html, coloured_text, is_plain, legend
+from leporello.language.tokens.text_tokens import TextTokenizer
 
 PAGES = (".html", ".htm")
 
@@ -45,13 +45,13 @@ def score(
     symbols, bits = model.surprises(read)
     pieces, costs = whole_characters(model, read, bits)
     if page is not None:
-        write(page, f'<!doctype html>\n<meta charset="utf-8">\n{heat_html(pieces, costs)}'.encode())
+        write(page, f'<!doctype html>\n<meta charset="utf-8">\n{coloured_html(pieces, costs)}'.encode())
     if as_json:
         print(json.dumps({"perplexity": found.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
         return
     console = Console()
     plain = is_plain(console)
-    for part in (legend(plain=plain), heat(pieces, costs, console.width, plain=plain)):
+    for part in (legend(plain=plain), coloured_text(pieces, costs, console.width, plain=plain)):
         if plain:
             say(part.plain)
         else:
@@ -68,7 +68,7 @@ def whole_characters(model: LanguageModel, text: str, bits: list[float]) -> tupl
     """
     tokenizer = model.tokenizer
     costs = [math.nan, *bits[1:]]
-    if isinstance(tokenizer, InTexts):
+    if isinstance(tokenizer, TextTokenizer):
         return list(tokenizer.split(text)), costs
     decoder = tokenizer.decoder()
     pieces, sums, sum_so_far = [], [], 0.0

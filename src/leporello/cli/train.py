@@ -14,9 +14,8 @@ import typer
 from leporello.cli.options import with_options
 from leporello.cli.running import run_to_the_end
 from leporello.errors import ArgumentError
-from leporello.language.config import Config, config_of
-from leporello.language.starting import started
-from leporello.language.toml import values_in
+from leporello.language.config import Config, config_of, values_in
+from leporello.language.training.start import start_training
 
 RUNS = Path("runs")
 
@@ -47,7 +46,7 @@ def train(
         values["text"] = text
     asked = config_of({**values, **options})
     found = asked.replaced({"text": tuple(map(_absolute, asked.text))})
-    run_to_the_end(started(found, None, out or _free_folder(found)), as_json=as_json, quiet=quiet)
+    run_to_the_end(start_training(found, None, out or _free_folder(found)), as_json=as_json, quiet=quiet)
 
 
 def _absolute(name: str) -> str:

@@ -1,6 +1,6 @@
-"""`Config`: what is trained, on what and how, as one typed record. Commands, TOML files and Python calls all read it.
+"""`Config`: how a language model is trained, as one typed record; and as a TOML file, whose tables are the groups.
 
-Knows names, types, defaults and bounds; knows nothing of files or networks. A new option is one line here.
+Commands, TOML files and Python calls all read it. A new option is one line here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from leporello.errors import ArgumentError
@@ -24,13 +26,13 @@ def _option(
     least: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field with what commands and checks need to know of it.
+    """A field of `Config` with what commands and checks need to know about it.
 
-    least   the smallest value that is allowed
-    below   values stay below this
+    least   the smallest allowed value
+    below   allowed values are smaller than this
     """
-    told = {"group": group, "help": help, "choices": choices, "least": least, "below": below}
-    return dataclasses.field(default=default, metadata=told)
+    metadata = {"group": group, "help": help, "choices": choices, "least": least, "below": below}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,16 @@ class Config:
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
-    """A configuration from names and values; what is missing has its default, what is unknown is refused."""
+    """A configuration from keys and values. Missing keys have their defaults; unknown ones are refused."""
     refuse_unknown_keys(values)
     return Config(**values)
 
 
 def refuse_unknown_keys(values: Mapping[str, Any], where: str | None = None) -> None:
+    """Refuse keys that `Config` does not have, with the nearest ones.
+
+    where   the file they are from
+    """
     known = [field.name for field in dataclasses.fields(Config)]
     for key in values:
         if key not in known:
@@ -114,10 +120,10 @@ def refuse_unknown_keys(values: Mapping[str, Any], where: str | None = None) -> 
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
-    """The value in the type of its field, if it is one that the field allows."""
+    """The value in the type of its field; one that the field does not allow is refused."""
     kind: Any = type(field.default)
     if kind is tuple:
-        return (value,) if isinstance(value, str) else tuple(str(one) for one in value)
+        return (value,) if isinstance(value, str) else tuple(map(str, value))
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not kind:
@@ -142,3 +148,46 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
             f"'{field.name}' is out of bounds.", came=value, expected=f"{bounds}: {field.metadata['help']}"
         )
     return value
+
+
+def toml_of(config: Config) -> str:
+    """All keys with their values, and the help of each as a comment."""
+    try:
+        import tomli_w  # here, because `import leporello` needs torch alone
+    except ImportError as error:
+        raise ImportError("run folders need the package tomli-w: pip install 'leporello[language]'") from error
+    lines: list[str] = []
+    group = None
+    for field in dataclasses.fields(config):
+        if field.metadata["group"] != group:
+            group = field.metadata["group"]
+            lines += [""] * bool(lines) + [f"[{group}]"]
+        entry = tomli_w.dumps({field.name: getattr(config, field.name)}).rstrip("\n")
+        lines.append(f"{entry}  # {field.metadata['help']}")
+    return "\n".join(lines) + "\n"
+
+
+def read_toml(path: Path) -> Config:
+    """The configuration of a file."""
+    return config_of(values_in(path))
+
+
+def values_in(path: Path) -> dict[str, Any]:
+    """The keys and values of a file. Keys may stand in any table, or in none."""
+    try:
+        contents = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ArgumentError("there is no such configuration.", came=path) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError("the configuration cannot be read.", came=path, says=error) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ArgumentError("the configuration is no TOML.", came=path, says=error) from error
+    values: dict[str, Any] = {}
+    for key, value in contents.items():
+        entries = value if isinstance(value, dict) else {key: value}
+        for name in entries:
+            if name in values:
+                raise ArgumentError(f"the configuration has the key '{name}' twice.", came=path)
+        values |= entries
+    refuse_unknown_keys(values, str(path))
+    return values

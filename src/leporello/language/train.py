@@ -9,17 +9,17 @@ from typing import Any
 
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
-from leporello.language.model import LanguageModel
-from leporello.language.report import write_report
-from leporello.language.showing import Bar, Nothing, View
-from leporello.language.starting import started
+from leporello.language.model.language_model import LanguageModel
+from leporello.language.report.markdown_report import write_report
 from leporello.language.text.sources import Source, source_of
+from leporello.language.training.display import Display, NoDisplay, ProgressBar
+from leporello.language.training.start import start_training
 
 
 def train(
     text: str | Path | Sequence[Path] | None = None, *, out: str | Path | None = None, show: bool = True, **options: Any
 ) -> LanguageModel:
-    """Train a language model on a text and give it back.
+    """Train a language model on a text, and return it.
 
     text      the text itself as a string; a Path, or several, for files and folders; None: the manual inside Python
     out       a new folder for checkpoints, metrics and a report; None: nothing is written
@@ -31,11 +31,11 @@ def train(
     """
     source, names = _source(text, options.get("encoding", "auto"))
     config = config_of({**options, "text": names})
-    training = started(config, source, None if out is None else Path(out))
-    view: View = Bar(config) if show else Nothing()
-    with view:
+    training = start_training(config, source, None if out is None else Path(out))
+    display: Display = ProgressBar(config) if show else NoDisplay()
+    with display:
         for event in training.events():
-            view.show(event)
+            display.show(event)
     if training.run is not None:
         write_report(training.run)
     training.model.forced = training.forced
@@ -44,6 +44,7 @@ def train(
 
 
 def _source(text: Any, encoding: str) -> tuple[Source, tuple[str, ...]]:
+    """The source of the argument `text`, and its value in the configuration."""
     if text is None:
         return source_of((), encoding), ()
     if isinstance(text, str):
@@ -52,5 +53,5 @@ def _source(text: Any, encoding: str) -> tuple[Source, tuple[str, ...]]:
                 "'text' is the name of a file.", came=repr(text), tries=f"text=Path({text!r}) to train on what is in it"
             )
         return Source.of_text(text), ("-",)
-    paths = [Path(one) for one in ([text] if isinstance(text, os.PathLike) else text)]
+    paths = [Path(path) for path in ([text] if isinstance(text, os.PathLike) else text)]
     return source_of(paths, encoding), tuple(str(path.absolute()) for path in paths)

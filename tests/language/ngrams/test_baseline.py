@@ -8,9 +8,9 @@ import math
 import pytest
 
 from leporello.errors import ArgumentError
-from leporello.language.ngrams import KneserNey, Row, baseline
-from leporello.language.ngrams.table import as_dicts, as_markdown, as_text
-from leporello.language.perplexity import perplexity_of
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.ngrams.baseline import Row, as_dicts, as_markdown, as_text, baseline
+from leporello.language.ngrams.kneser_ney import KneserNey
 from tests.errors.said import said
 from tests.language.ngrams.texts import skewed
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.language.ngrams import KneserNey, kneser_ney
-from leporello.language.perplexity import perplexity_of
+from leporello.language.model.perplexity import perplexity_of
+from leporello.language.ngrams import kneser_ney
+from leporello.language.ngrams.kneser_ney import KneserNey, discounts_of
 from tests.errors.said import said
 from tests.language.ngrams.by_hand import by_hand
 from tests.language.ngrams.texts import skewed
@@ -100,7 +101,7 @@ def test_pieces_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch, piece
     model = KneserNey.fit(learnt, 9, 5)
     whole = list(model.surprises(other))
     assert len(whole) == 1
-    monkeypatch.setattr(kneser_ney, "PIECE", piece)
+    monkeypatch.setattr(kneser_ney, "TOKENS_PER_PIECE", piece)
     pieces = list(model.surprises(other))
     assert len(pieces) == math.ceil(99 / piece)
     assert torch.equal(torch.cat(pieces), whole[0])
@@ -154,3 +155,34 @@ def test_tokens_outside_the_vocabulary_are_refused_where_they_come_in() -> None:
     said(ArgumentError, lambda: model.surprises(strange), "not in the vocabulary")
     said(ArgumentError, lambda: model.probabilities(strange), "not in the vocabulary")
     said(ArgumentError, lambda: model.surprises(strange[:1]), "2 or more")
+
+
+def counts(*times: int) -> torch.Tensor:
+    """So many n-grams that occur once, twice, ..."""
+    return torch.cat([torch.full((many,), r) for r, many in enumerate(times, start=1)])
+
+
+def test_discounts_follow_the_formulas() -> None:
+    y = 100 / (100 + 2 * 40)
+    expected = [0, 1 - 2 * y * 40 / 100, 2 - 3 * y * 20 / 40, 3 - 4 * y * 12 / 20]
+    assert discounts_of(counts(100, 40, 20, 12, 9, 5)).tolist() == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((0, 5, 3, 2), [0, 0.5, 1, 1.5]),  # none occurs once
+        ((0, 0, 0, 0, 9), [0, 0.5, 1, 1.5]),
+        ((8,), [0, 0.5, 1, 1.5]),  # none occurs twice
+        ((8, 4, 0, 7), [0, 0.5, 1, 1.5]),
+        ((8, 4, 2, 0, 5), [0, 0.5, 1.25, 1.5]),
+        ((8, 4, 9, 9), [0, 0.5, 1, 1]),  # 2 - 3 / 2 * 9 / 4 is below 0
+    ],
+)
+def test_half_the_count_stands_in_where_a_formula_does_not_hold(times: tuple[int, ...], expected: list[float]) -> None:
+    assert discounts_of(counts(*times)).tolist() == expected
+
+
+def test_counts_of_zero_do_not_matter() -> None:
+    some = counts(9, 4, 3, 1)
+    assert torch.equal(discounts_of(torch.cat([some, torch.zeros(5, dtype=torch.int64)])), discounts_of(some))

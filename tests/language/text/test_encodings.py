@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leporello.errors import ArgumentError
-from leporello.language.text.encodings import find_encoding, named_encoding
+from leporello.language.text.encodings import detect_encoding, named_encoding
 from leporello.language.text.sources import source_of
 from tests.language.chinese import SIMPLIFIED, TRADITIONAL
 
@@ -21,7 +21,7 @@ def found(contents: bytes, chunk: int = 1 << 20) -> str | None:
     def read() -> Iterator[bytes]:
         return (contents[start : start + chunk] for start in range(0, len(contents), chunk))
 
-    return find_encoding(read).encoding
+    return detect_encoding(read).encoding
 
 
 @pytest.mark.parametrize(

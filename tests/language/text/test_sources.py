@@ -50,14 +50,14 @@ def test_several_files_are_joined_by_line_ends_where_they_lack_one(tmp_path: Pat
 def test_windows_line_ends_become_plain_ones_wherever_chunks_end(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leporello.language.text.reading.CHUNK", chunk)
+    monkeypatch.setattr("leporello.language.text.text_file.CHUNK_BYTES", chunk)
     file = tmp_path / "a"
     file.write_bytes(b"\r\none\r\n\r\ntwo\rthree\r\r\nend\r")
     assert text_of(source_of([file])) == "\none\n\ntwo\rthree\r\nend\r"
 
 
 def test_pieces_have_about_a_million_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 100)
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
     for number in range(50):
         (tmp_path / f"{number:02}").write_text("0123456789\n", encoding="utf-8")
     lengths = [len(piece) for piece in source_of([tmp_path]).pieces()]

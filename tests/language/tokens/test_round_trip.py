@@ -9,9 +9,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leporello.language.text.manual import manual
-from leporello.language.tokens import Tokenizer, fitted, tokenizer_from
-from leporello.language.tokens.borders import at_borders, in_lengths
+from leporello.language.text.sources import manual
+from leporello.language.text.text_pieces import cut_at_borders, cut_to_length
+from leporello.language.tokens.tokenizer import Tokenizer
+from leporello.language.tokens.vocabulary import fit_tokenizer, tokenizer_from_record
 from tests.language.chinese import SIMPLIFIED, TRADITIONAL
 
 ALPHABET = "abcdE'’12 ,.!-_\n\t  \u3000\x1c\x85é折页，。」😀🏳️\u200d"
@@ -23,7 +24,7 @@ KINDS = ["char", "byte", "word", "bpe:400"]
 @cache
 def tokenizer(kind: str) -> Tokenizer:
     """Fitted to an English text with some Chinese in it."""
-    return fitted(kind, [manual()[:60_000], SIMPLIFIED, TRADITIONAL, "😀 " * 9, "👍🏽" * 9])
+    return fit_tokenizer(kind, [manual()[:60_000], SIMPLIFIED, TRADITIONAL, "😀 " * 9, "👍🏽" * 9])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,7 +32,7 @@ def tokenizer(kind: str) -> Tokenizer:
 @given(text=TEXTS)
 def test_a_text_comes_back_from_the_tokens_fitted_to_it(kind: str, text: str) -> None:
     padded = text + " and on" * 20  # words need blanks
-    fit = fitted(kind, [padded])
+    fit = fit_tokenizer(kind, [padded])
     ids = fit.encode(padded)
     assert ids.dtype == torch.int32
     assert ids.dim() == 1
@@ -49,7 +50,7 @@ def test_to_bytes_and_pairs_no_text_is_unknown(kind: str, text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["char", "word"])
 def test_what_is_unknown_becomes_the_unknown_symbol(kind: str) -> None:
-    fit = fitted(kind, ["a b a b"])
+    fit = fit_tokenizer(kind, ["a b a b"])
     assert fit.unknown == 0
     assert fit.encode("z").tolist() == [0]
     assert fit.decode([0]) == "\ufffd"
@@ -69,8 +70,8 @@ def test_where_a_text_is_cut_changes_no_token(kind: str, pieces: list[str]) -> N
 @settings(deadline=None)
 @given(pieces=PIECES, length=st.integers(1, 9))
 def test_cutting_at_borders_loses_nothing(pieces: list[str], length: int) -> None:
-    assert "".join(at_borders(pieces)) == "".join(pieces)
-    assert "".join(in_lengths("".join(pieces), length)) == "".join(pieces)
+    assert "".join(cut_at_borders(pieces)) == "".join(pieces)
+    assert "".join(cut_to_length("".join(pieces), length)) == "".join(pieces)
 
 
 @pytest.mark.parametrize("length", [1, 7, 100])
@@ -79,7 +80,7 @@ def test_pairs_do_not_depend_on_how_long_the_texts_are_that_are_encoded_at_once(
 ) -> None:
     text = manual()[:5000] + SIMPLIFIED
     expected = tokenizer("bpe:400").encode(text)
-    monkeypatch.setattr("leporello.language.tokens.bpe.AT_ONCE", length)
+    monkeypatch.setattr("leporello.language.tokens.byte_tokens.TEXT_CHARACTERS", length)
     assert torch.equal(tokenizer("bpe:400").encode(text), expected)
 
 
@@ -90,7 +91,7 @@ def test_ids_one_by_one_give_the_same_text(kind: str, text: str) -> None:
     fit, decoder = tokenizer(kind), tokenizer(kind).decoder()
     ids = fit.encode(text).tolist()
     given_out = [decoder.push(id) for id in ids]
-    assert "".join(given_out) + decoder.rest() == fit.decode(ids)
+    assert "".join(given_out) + decoder.flush() == fit.decode(ids)
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe:400"])
@@ -103,7 +104,7 @@ def test_no_partial_character_is_given_out(kind: str, text: str) -> None:
         so_far += decoder.push(id)
         assert text.startswith(so_far)  # a cut character would be U+FFFD
     assert so_far == text
-    assert decoder.rest() == ""
+    assert decoder.flush() == ""
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe:400"])
@@ -112,7 +113,7 @@ def test_no_partial_character_is_given_out(kind: str, text: str) -> None:
 def test_malformed_bytes_become_replacement_characters(kind: str, data: st.DataObject) -> None:
     fit, decoder = tokenizer(kind), tokenizer(kind).decoder()
     ids = data.draw(st.lists(st.integers(0, fit.size - 1), max_size=12))
-    given_out = "".join(decoder.push(id) for id in ids) + decoder.rest()
+    given_out = "".join(decoder.push(id) for id in ids) + decoder.flush()
     assert (
         given_out
         == fit.decode(ids)
@@ -123,7 +124,7 @@ def test_malformed_bytes_become_replacement_characters(kind: str, data: st.DataO
 def test_an_unfinished_character_is_left_to_the_end_and_the_decoder_starts_afresh() -> None:
     decoder = tokenizer("byte").decoder()
     assert [decoder.push(id) for id in "页".encode()[:2]] == ["", ""]
-    assert decoder.rest() == "\ufffd"
+    assert decoder.flush() == "\ufffd"
     assert [decoder.push(id) for id in "页".encode()] == ["", "", "页"]
 
 
@@ -142,7 +143,7 @@ def test_no_text_has_no_tokens(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tokenizer_comes_back_from_its_record(kind: str) -> None:
     fit = tokenizer(kind)
-    again = tokenizer_from(fit.record())
+    again = tokenizer_from_record(fit.record())
     text = manual()[60_000:70_000] + SIMPLIFIED
     assert (again.kind, again.size, again.unknown) == (fit.kind, fit.size, fit.unknown)
     assert torch.equal(again.encode(text), fit.encode(text))

@@ -1,6 +1,6 @@
-"""Make texts more alike before they become tokens: lower case, or lower-case letters and blanks alone.
+"""Normalise a text in pieces before it becomes tokens: lower case, or lower-case letters and blanks alone.
 
-Pieces in, pieces out; where the pieces are cut changes nothing. Knows characters; knows nothing of tokens.
+The result does not depend on where the pieces are cut.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Callable, Iterable, Iterator
 
 from leporello.errors import ArgumentError
 
-OTHERS = re.compile("[^A-Za-z]+")
+NOT_LETTERS = re.compile("[^A-Za-z]+")
 
 
 def normalised(pieces: Iterable[str], how: str) -> Iterator[str]:
     """A text in pieces, normalised.
 
     how   none      as it is
-          lower     lower case; capital sigma is always σ, for where a word ends may lie in the next piece
-          letters   every run of other characters than A-Z and a-z becomes one blank, letters become lower case
+          lower     lower case; capital sigma always becomes σ, because the next piece may go on with the word
+          letters   every run of characters other than A-Z and a-z becomes one blank, letters become lower case
 
     >>> "".join(normalised(["Don't ", "-- PANIC!"], "letters"))
     'don t panic '
     """
-    if how not in WAYS:
-        near = difflib.get_close_matches(str(how), WAYS, n=1)
+    if how not in METHODS:
+        near = difflib.get_close_matches(str(how), METHODS, n=1)
         raise ArgumentError(
             f"there is no way to normalise a text named '{how}'.",
             nearest=near[0] if near else None,
-            expected=", ".join(WAYS),
+            expected=", ".join(METHODS),
         )
-    return WAYS[how](pieces)
+    return METHODS[how](pieces)
 
 
-def _as_it_is(pieces: Iterable[str]) -> Iterator[str]:
+def _unchanged(pieces: Iterable[str]) -> Iterator[str]:
     yield from pieces
 
 
@@ -46,7 +46,7 @@ def _lower(pieces: Iterable[str]) -> Iterator[str]:
 def _letters(pieces: Iterable[str]) -> Iterator[str]:
     after_blank = False
     for piece in pieces:
-        text = OTHERS.sub(" ", piece).lower()
+        text = NOT_LETTERS.sub(" ", piece).lower()
         if after_blank:
             text = text.removeprefix(" ")
         if text:
@@ -54,4 +54,8 @@ def _letters(pieces: Iterable[str]) -> Iterator[str]:
             yield text
 
 
-WAYS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {"none": _as_it_is, "lower": _lower, "letters": _letters}
+METHODS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
+    "none": _unchanged,
+    "lower": _lower,
+    "letters": _letters,
+}

@@ -1,0 +1,1 @@
+"""The network of a language model, `LanguageModel`, and perplexity."""

@@ -1,0 +1,1 @@
+"""Training: batches, updates, schedules, several processes, progress, and the loop that joins them."""

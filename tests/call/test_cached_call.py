@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.call.plan_cache import PlanCache
 from leporello.engine import reference
 from leporello.loop.state import leaves_of
@@ -69,7 +69,7 @@ def right(net: lp.Recurrent, *arguments: Any, tolerance: float = 1e-10, **option
     """The net gives what the plain loop gives, which remembers nothing."""
 
     def plainly(inputs: Tensor, state: Any = None, **options: Any) -> Any:
-        return plain_loop(net.cell, understood(net.cell, inputs, state, **options))
+        return plain_loop(net.cell, checked_call(net.cell, inputs, state, **options))
 
     close(results(net, net, *arguments, **options), results(plainly, net, *arguments, **options), tolerance)
 

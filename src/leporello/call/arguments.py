@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.checks import EAGER, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
 from leporello.call.initial_state import reset_state, state_before
-from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
+from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_options
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import alone
@@ -51,7 +51,7 @@ class Call:
 
 
 @alone
-def understood(
+def checked_call(
     cell: nn.Module,
     inputs: Tree,
     state: Tree,
@@ -71,26 +71,26 @@ def understood(
     one_step       the arguments come without the length axis
     range_checks   how numbers in them are checked
     """
-    words = Words(one_step, batch_first)
+    axes = ArgumentAxes(one_step, batch_first)
     packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
-    targets, resets, forcing = (words.taken(value) for value in (targets, resets, forcing))
+    targets, resets, forcing = (axes.to_time_first(value) for value in (targets, resets, forcing))
     if packed is not None:
         inputs, lengths = _unpacked(packed, lengths)
     else:
-        inputs = words.taken(inputs)
-    draws = words.taken(draws) if one_step else draws
-    sequences = sequences_of(cell, inputs, Words() if packed is not None else words)
+        inputs = axes.to_time_first(inputs)
+    draws = axes.to_time_first(draws) if one_step else draws
+    sequences = sequences_of(cell, inputs, ArgumentAxes() if packed is not None else axes)
     length, batch = sizes_of(cell, sequences, state, targets, 1 if one_step else steps)
-    home = home_of(cell, sequences, state)
-    state = state_before(cell, state, batch, home)
-    call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
+    options = state_options(cell, sequences, state)
+    state = state_before(cell, state, batch, options)
+    call = Call(inputs, state, length, batch, options["device"], draws=draws, packed=packed, sequences=sequences)
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
     refuse_devices(cell, sequences, (), call.states)
     call.lengths = checked_lengths(lengths, length, batch, call.device, range_checks)
-    call.resets = checked_mask("resets", resets, length, batch, call.device, words)
+    call.resets = checked_mask("resets", resets, length, batch, call.device, axes)
     if call.resets is not None:
-        call.initial = reset_state(cell, state, batch, home)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, range_checks)
+        call.initial = reset_state(cell, state, batch, options)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, axes, range_checks)
     return call
 
 
@@ -117,10 +117,10 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 
 
 def _forcing(
-    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, range_checks: RangeChecks
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, axes: ArgumentAxes, range_checks: RangeChecks
 ) -> tuple[Tensor | None, Tensor | None]:
     """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere."""
-    name = words.name("targets")
+    name = axes.name("targets")
     if targets is None:
         if forcing is not None:
             raise ArgumentError(
@@ -135,8 +135,8 @@ def _forcing(
             expected="a cell whose feedback names the state leaf that carries the output",
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    fed_back = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, range_checks)
-    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, range_checks)
+    fed_back = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, axes, range_checks)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, axes, range_checks)
     if coin is False:
         return None, None
     return fed_back, None if coin is True else coin

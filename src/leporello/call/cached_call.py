@@ -20,7 +20,7 @@ from leporello.call.arguments import Call
 from leporello.call.cell_key import unchanged_since_now
 from leporello.call.checks import checked_lengths, checked_mask
 from leporello.call.initial_state import fresh_state, reset_state
-from leporello.call.inputs import Words, home_of, is_floating, map_tensors
+from leporello.call.inputs import ArgumentAxes, is_floating, map_tensors, state_options
 from leporello.call.signature import autocast_mode
 from leporello.call.values import (
     Extra,
@@ -74,7 +74,7 @@ class CachedCall:
         self.gather = gather_function(plan.loop.replace(inputs=ports), self.names, self.state_names)
         self.in_trees = tree_function(plan.loop)
         # the state
-        self.home = home_of(cell, call.sequences, call.state)
+        self.state_options = state_options(cell, call.sequences, call.state)
         self.flat = isinstance(call.state, tuple) and all(isinstance(leaf, Tensor) for leaf in call.state)
         self.zeros = _zeros(cell, call)
         self.detaches = not gradient.crossing(1)[0]
@@ -175,7 +175,7 @@ class CachedCall:
                     zeros = [torch.zeros(batch, *shape, dtype=dtype, device=self.device) for shape, dtype in self.zeros]
                     self._begun = (batch, zeros)
                 return self._begun[1]
-            leaves = leaves_of(fresh_state(self.cell, batch, self.home))
+            leaves = leaves_of(fresh_state(self.cell, batch, self.state_options))
         else:
             leaves = [state] if isinstance(state, Tensor) else state if self.flat else leaves_of(state)
             for leaf in leaves:
@@ -190,14 +190,14 @@ class CachedCall:
         call.states = list(zip(self.state_names, states, strict=True))
         try:
             call.lengths = checked_lengths(lengths, length, batch, self.device)
-            call.resets = checked_mask("resets", resets, length, batch, self.device, Words())
+            call.resets = checked_mask("resets", resets, length, batch, self.device, ArgumentAxes())
         except LeporelloError:
             return None
         if lengths is not None:
             times = self._times  # read once: other threads may replace it
             self._times = call.times = times if times is not None and len(times) == length else times_of(call)
         if resets is not None:
-            call.initial = reset_state(self.cell, states, batch, self.home)
+            call.initial = reset_state(self.cell, states, batch, self.state_options)
         return extra_values(call, self.plan.loop)
 
     def _passing(self, length: int, batch: int, past: Tensor | None) -> Passing:

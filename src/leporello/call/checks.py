@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.call.inputs import Words
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, DeviceMismatch
 from leporello.loop.port import Port
 from leporello.loop.state import described, dtype_name
@@ -122,32 +122,34 @@ def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
 
 
 def checked_mask(
-    argument: str, value: Any, length: int, batch: int, device: torch.device, words: Words
+    argument: str, value: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes
 ) -> Tensor | None:
     """A boolean per step and row, on the device."""
     if value is None:
         return None
-    name = words.name(argument)
-    expected = f"bool {words.shape(length, batch)}: {words.shape('length', 'batch')}"
+    name = axes.name(argument)
+    expected = f"bool {axes.shape(length, batch)}: {axes.shape('length', 'batch')}"
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         raise ArgumentError(
             f"the argument '{name}' is not boolean.",
-            came=words.came(value),
+            came=axes.described(value),
             expected=expected,
             tries=f"{name}.bool()" if isinstance(value, Tensor) else f"torch.as_tensor({name}, dtype=torch.bool)",
         )
     if tuple(value.shape) != (length, batch):
-        raise ArgumentError(f"the argument '{name}' has the wrong shape.", came=words.came(value), expected=expected)
+        raise ArgumentError(
+            f"the argument '{name}' has the wrong shape.", came=axes.described(value), expected=expected
+        )
     _refuse_meta(name, value, device)
     return value.to(device)
 
 
 def checked_coin(
-    forcing: Any, length: int, batch: int, device: torch.device, words: Words, range_checks: RangeChecks = EAGER
+    forcing: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
 ) -> Tensor | bool:
     """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
     if isinstance(forcing, Tensor) and forcing.dim():
-        coin = checked_mask("forcing", forcing, length, batch, device, words)
+        coin = checked_mask("forcing", forcing, length, batch, device, axes)
         assert coin is not None
         return coin
     if isinstance(forcing, Tensor):
@@ -157,26 +159,26 @@ def checked_coin(
         raise ArgumentError(
             "the argument 'forcing' is no probability.",
             came=repr(forcing),
-            expected=f"a number from 0 to 1, or bool {words.shape(length, batch)}",
+            expected=f"a number from 0 to 1, or bool {axes.shape(length, batch)}",
         )
-    probability = range_checks.probability(forcing, words.shape(length, batch))
+    probability = range_checks.probability(forcing, axes.shape(length, batch))
     if not isinstance(probability, Tensor) and probability in (0, 1):
         return bool(probability)
     return torch.rand(length, batch, device=device) < probability
 
 
 def checked_targets(
-    targets: Any, fed: Tensor, length: int, batch: int, words: Words, range_checks: RangeChecks = EAGER
+    targets: Any, fed: Tensor, length: int, batch: int, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
 ) -> Tensor:
     """Targets like the value that is fed back; class indices as one-hot rows."""
-    name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
-    expected = f"{dtype_name(fed.dtype)} {words.shape(*wanted)}, like what is fed back"
+    name, wanted = axes.name("targets"), (length, batch, *fed.shape[1:])
+    expected = f"{dtype_name(fed.dtype)} {axes.shape(*wanted)}, like what is fed back"
     if fed.dim() == 2:
-        expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {words.shape(length, batch)}"
+        expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {axes.shape(length, batch)}"
     if not isinstance(targets, Tensor):
         raise ArgumentError(
             f"the argument '{name}' is no tensor.",
-            came=words.came(targets),
+            came=axes.described(targets),
             expected=expected,
             tries="torch.as_tensor(values)",
         )
@@ -191,11 +193,11 @@ def checked_targets(
         return targets.to(fed.dtype)
     indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
-        targets = range_checks.classes(targets, fed.shape[1], name, words.one_step)
+        targets = range_checks.classes(targets, fed.shape[1], name, axes.one_step)
         return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
     raise ArgumentError(
         f"the argument '{name}' has the wrong form.",
-        came=words.came(targets),
+        came=axes.described(targets),
         expected=expected,
         tries=f"{name}.long(), if it holds classes" if tuple(targets.shape) == wanted[:2] and fed.dim() == 2 else None,
     )

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import OF_EVERY_MODULE
 from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
-from leporello.call.inputs import Words, map_tensors
+from leporello.call.inputs import ArgumentAxes, map_tensors
 from leporello.call.network import Network, network_of
 from leporello.call.plan_cache import detached_for
 from leporello.call.signature import autocast_mode, plan_signature, trace_signature
@@ -105,12 +105,12 @@ def refuse_own_method(gradient: Method | None) -> None:
         )
 
 
-def common_call(inputs: Tree, lengths: Any, resets: Any, words: Words) -> Call:
+def common_call(inputs: Tree, lengths: Any, resets: Any, axes: ArgumentAxes) -> Call:
     """What two networks over one sequence have in common; each of them checks its own call."""
     leaves: list[Tensor] = []
     flatten(inputs, leaves)
-    inputs, resets = words.taken(inputs), words.taken(resets)
-    length, batch = leaves[0].shape[:2][:: -1 if words.batch_first else 1]
+    inputs, resets = axes.to_time_first(inputs), axes.to_time_first(resets)
+    length, batch = leaves[0].shape[:2][:: -1 if axes.batch_first else 1]
     if lengths is not None:
         lengths = torch.ops.leporello.lengths_in_range(torch.as_tensor(lengths), length).to(leaves[0].device)
     return Call(inputs, None, length, batch, leaves[0].device, lengths=lengths, resets=resets)
@@ -189,7 +189,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     instead = dict(zip(map(id, own), held, strict=True))
     try:
         with reading, swapped(net.cell, instead):
-            call = understood(net.cell, **arguments)
+            call = checked_call(net.cell, **arguments)
     except LeporelloError:
         _refuse_in_numbers(net.cell, arguments)
         raise
@@ -312,4 +312,4 @@ def _refuse_in_numbers(cell: nn.Module, arguments: dict[str, Any]) -> None:
     tensors: list[Tensor] = []
     skeleton = constant(flatten(arguments, tensors))
     forms = [(tuple(map(int, leaf.shape)), leaf.dtype, leaf.device) for leaf in tensors]
-    aside(lambda: understood(cell, **unflatten(skeleton, iter([tensor(*form) for form in forms]))))
+    aside(lambda: checked_call(cell, **unflatten(skeleton, iter([tensor(*form) for form in forms]))))

@@ -15,12 +15,12 @@ from leporello.loop.step import place_of, state_names
 from leporello.loop.step_checks import refuse_batchless
 
 
-def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
     """The state before the first step, with a row for each row of the batch."""
     passed = state is not None
-    state = state if passed else fresh_state(cell, batch, home)
+    state = state if passed else fresh_state(cell, batch, options)
     if passed and isinstance(cell, Cell):
-        return _like_declared(cell, state, fresh_state(cell, batch, home))
+        return _like_declared(cell, state, fresh_state(cell, batch, options))
     if state is not None and state != ():
         refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
     return state
@@ -60,10 +60,10 @@ def _unlike(leaf: Any, wanted: Tensor) -> str | None:
     return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
 
 
-def fresh_state(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
+def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
     """The initial state that the cell makes, on a device and in a dtype.
 
-    home   the device and dtype
+    options   the device and dtype
     """
     make = getattr(cell, "initial_state", None)
     if make is None:
@@ -76,7 +76,7 @@ def fresh_state(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
     if not isinstance(cell, Cell):
         return make(batch)
     _refuse_other_maker(type(cell))  # type: ignore[arg-type]
-    state = make(batch, **home)
+    state = make(batch, **options)
     names, leaves = cell.state_names(), leaves_of(state)
     if len(names) != len(leaves):
         raise StateMismatch(
@@ -103,10 +103,10 @@ def _refuse_other_maker(kind: type[Cell]) -> None:
         ) from None
 
 
-def reset_state(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+def reset_state(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
     """What resets go back to: the cell's initial state, or the passed one for a cell without; None for zeros."""
     if type(cell).__dict__.get("initial_state") is None and isinstance(cell, Cell):
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return fresh_state(cell, batch, home) if hasattr(cell, "initial_state") else state
+    return fresh_state(cell, batch, options) if hasattr(cell, "initial_state") else state

@@ -1,6 +1,6 @@
 """The inputs of a call: tensors of one length and one batch, with the features the cell reads.
 
-Inside, sequences are (length, batch, ...). `Words` keeps how the caller writes them, for the text of errors.
+Inside, sequences are (length, batch, ...). `ArgumentAxes` keeps how the caller writes them, for the text of errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_ONE_STEP = {"inputs": "x", "resets": "reset", "targets": "target"}
 
 
 @dataclass(frozen=True)
-class Words:
+class ArgumentAxes:
     """How the caller of a network writes its arguments.
 
     one_step      without the length axis, as in `net.step` and `lp.fold(cell, x)`
@@ -40,13 +40,13 @@ class Words:
         lead = (batch,) if self.one_step else (batch, length) if self.batch_first else (length, batch)
         return "(" + ", ".join(map(str, (*lead, *rest))) + ("," if len(lead) + len(rest) == 1 else "") + ")"
 
-    def taken(self, tree: Tree) -> Tree:
+    def to_time_first(self, tree: Tree) -> Tree:
         """From the caller's axes to (length, batch, ...)."""
         if self.one_step:
             return map_tensors(lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf, tree)
         return map_tensors(time_first, tree) if self.batch_first else tree
 
-    def came(self, tree: Tree) -> str:
+    def described(self, tree: Tree) -> str:
         """What came, in the caller's axes."""
         if self.one_step:
             return described(map_tensors(lambda leaf: leaf[0] if leaf.dim() else leaf, tree))
@@ -65,11 +65,11 @@ def time_first(value: Any) -> Any:
     return value.transpose(0, 1) if isinstance(value, Tensor) and value.dim() > 1 else value
 
 
-def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
+def sequences_of(cell: nn.Module, inputs: Tree, axes: ArgumentAxes) -> list[tuple[str, Tensor]]:
     """The tensors of the inputs with their names; raises for anything that is no sequence the cell can read."""
-    name = words.name("inputs")
+    name = axes.name("inputs")
     features = features_of(cell)
-    expected = words.shape("length", "batch", "..." if features is None else features)
+    expected = axes.shape("length", "batch", "..." if features is None else features)
     if features is not None and not isinstance(inputs, Tensor):
         raise ArgumentError(
             f"the argument '{name}' is missing." if inputs is None else f"the argument '{name}' is no tensor.",
@@ -96,28 +96,28 @@ def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str,
             raise ArgumentError(
                 f"the argument '{name}' has the wrong number of axes.",
                 cell=place_of(cell),
-                came=words.came(leaf),
+                came=axes.described(leaf),
                 expected=expected,
-                tries=_remedy(leaf, words),
+                tries=_remedy(leaf, axes),
             )
         if features is not None and leaf.shape[2] != features:
             raise ArgumentError(
                 f"the argument '{name}' has the wrong number of features.",
                 cell=place_of(cell),
-                came=f"{leaf.shape[2]} features: {words.came(leaf)}",
+                came=f"{leaf.shape[2]} features: {axes.described(leaf)}",
                 expected=f"{features} features: {expected}",
                 tries=f"build the cell for {leaf.shape[2]} inputs, or look whether axes changed places",
             )
     return named
 
 
-def _remedy(leaf: Tensor, words: Words) -> str | None:
+def _remedy(leaf: Tensor, axes: ArgumentAxes) -> str | None:
     """What to try where an axis is missing, or is one too many."""
-    if words.one_step:
+    if axes.one_step:
         return "x.unsqueeze(0) adds a batch axis" if leaf.dim() < 3 else "one step has no length axis: inputs[0]"
     if leaf.dim() != 2:
         return None
-    return f"inputs.unsqueeze({0 if words.batch_first else 1}) adds a batch axis; net.step takes a single step"
+    return f"inputs.unsqueeze({0 if axes.batch_first else 1}) adds a batch axis; net.step takes a single step"
 
 
 def sizes_of(
@@ -176,7 +176,7 @@ def is_floating(leaf: Tensor) -> bool:
     return leaf.is_floating_point() or leaf.is_complex()
 
 
-def home_of(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
+def state_options(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
     """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
     parameter = next((p for p in cell.parameters() if is_floating(p)), None)
     floats = next((leaf for _, leaf in sequences if is_floating(leaf)), None)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import is_floating
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
@@ -89,7 +89,7 @@ def check_gradients(
     draws = net.draw(inputs, state, **arguments)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        call = understood(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
+        call = checked_call(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
     of_inputs = net.gradient.backwards
     fast = _Side.of(net, _on_new_leaves(call, lambda leaf: leaf, of_inputs), draws)
     exact = copy.deepcopy(net)

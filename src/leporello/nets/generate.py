@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.plan_cache import keep, prepared
 from leporello.engine import bridge
@@ -135,7 +135,7 @@ def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
             tries="torch.tensor([0]) for a batch of one",
         )
     first = torch.zeros_like(token, dtype=torch.int64)  # a trace tries the step: numbers are looked at when it is known
-    return understood(net.cell, first, detach(state), one_step=True)
+    return checked_call(net.cell, first, detach(state), one_step=True)
 
 
 def _refuse_no_token(token: Tensor, size: int) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.initial_state import fresh_state
 from leporello.call.inputs import map_tensors
@@ -163,7 +163,7 @@ class Online:
     def _call(self, x: Tree) -> Call:
         """The call of one step, on a detached state; the leaves of a learned one require a gradient all the same."""
         self._refuse_other_batch(x)
-        call = understood(self.net.cell, x, self.state, one_step=True)
+        call = checked_call(self.net.cell, x, self.state, one_step=True)
         if self._last is not None:
             learned = self._last.learned
         else:
@@ -234,7 +234,7 @@ class Online:
 
     def _initial_leaves(self, step: _Step) -> list[Tensor]:
         """The leaves of the initial state, as they depend on parameters now."""
-        return leaves_of(fresh_state(self.net.cell, step.batch, step.cached.home))
+        return leaves_of(fresh_state(self.net.cell, step.batch, step.cached.state_options))
 
 
 def _as_leaf(value: Tensor) -> Tensor:

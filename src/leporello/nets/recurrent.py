@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.call.arguments import Call, repacked, understood
+from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
 from leporello.call.explain import explanation
 from leporello.call.inputs import map_tensors, time_first
@@ -146,7 +146,7 @@ class Recurrent(nn.Module):
             results = None if cached is None else cached.step(x, state)
             if results is not None:
                 return results
-        call = understood(
+        call = checked_call(
             self.cell, x, state, resets=reset, targets=target, forcing=forcing, draws=draws, one_step=True
         )
         output, state = self._run(call, key=key)
@@ -191,7 +191,7 @@ class Recurrent(nn.Module):
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
-        return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
     def _cached(self, key: Hashable | None) -> CachedCall | None:
         """The cached call of a signature; None for a signature that is new."""

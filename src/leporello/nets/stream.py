@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import map_tensors
 from leporello.call.values import passing_of
 from leporello.engine.passing import Passing
@@ -92,7 +92,7 @@ def _windows(net: Recurrent, parts: Iterator[Piece], burn_in: int, state: Tree) 
 
 def _burnt(net: Recurrent, piece: Piece, state: Tree, ages: Tensor, burn_in: int) -> tuple[Tree, Tree]:
     """A window in which no gradient enters the first steps of a sequence."""
-    call = understood(net.cell, piece.inputs, state, resets=piece.resets)
+    call = checked_call(net.cell, piece.inputs, state, resets=piece.resets)
     passing = _passing(call, net.gradient, (ages != burn_in).to(call.device))
     outputs, state = net._run(call, passing, gradient=_burning(net.gradient))
     counts = (ages >= burn_in).to(call.device)

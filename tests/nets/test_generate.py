@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.errors import ArgumentError, StateMismatch
+from leporello.loop.split import split
 from leporello.nets import generate as module
 from leporello.nets.generate import generate_with_surprises, uniform_noise
 from tests.nets.letters import NETS, SIZE, Letters, lively, plainly
@@ -163,9 +164,9 @@ def test_tables_are_made_where_many_tokens_are_drawn() -> None:
     lp.generate(net, TOKEN[:1], steps=SIZE)
     lp.generate(net, TOKEN[:1], steps=SIZE - 1)
     many, few = (one.plan.loop for one in net._plan_cache.calls.values())
-    products = [name for stage in many.split().stages if stage.kind != "once" for name in stage.products]
+    products = [name for stage in split(many).stages if stage.kind != "once" for name in stage.products]
     assert products == ["inner.W", "head.weight"]
-    assert "inner.U" in few.split().inside.products
+    assert "inner.U" in split(few).inside.products
 
 
 def test_single_precision_draws_the_same_text_on_every_engine() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leporello.cells import Leaky
-from leporello.loop.cell import listening
+from leporello.loop.cell import collected_names
 from tests.cells.by_hand import mix, product, relu, softplus, tanh, total
 from tests.cells.examples import SIZES, assert_rows, lists, shaken, step_inputs
 
@@ -57,7 +57,7 @@ def test_each_unit_may_have_its_own_leak(form: str) -> None:
 
 def test_the_firing_rates_of_currents_have_a_name() -> None:
     cell = shaken(Leaky(3, 5, 2, alpha=0.1, form="current"))
-    with listening() as heard:
+    with collected_names() as heard:
         o, h = cell(*step_inputs(cell, 3))
     assert torch.equal(heard["r"], torch.tanh(h))
     torch.testing.assert_close(o, cell.c + heard["r"] @ cell.V.T, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leporello.engine.cpu import build
-from tests.cli.running import drawn
+from tests.cli.invoke import drawn
 
 
 def test_it_shows_and_clears_what_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leporello.language.run.folder import Run
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from leporello import cells
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 
 SHAPES = ("--detail", "textbook"), ("--detail", "operators"), ("--detail", "function")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from tests.cli.running import drawn, refused
+from tests.cli.invoke import drawn, refused
 
 
 def test_the_first_line_says_what_it_is() -> None:

@@ -10,8 +10,8 @@ import torch
 
 import leporello as lp
 from leporello.analysis import gradient_flow
-from leporello.cli.subject import subject_of
-from tests.cli.running import drawn, leporello, refused
+from leporello.cli.network_spec import build_network
+from tests.cli.invoke import drawn, leporello, refused
 
 SHORT = ("--length", 7, "--batch", 3)
 
@@ -66,7 +66,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(name: str, fol
 
 
 def test_without_matplotlib_a_plot_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leporello.cli.measuring.find_spec", lambda name: None)
+    monkeypatch.setattr("leporello.cli.output_files.find_spec", lambda name: None)
     assert "leporello[plots]" in refused("flow", "elman", "--length", 10**9, "--plot", "flow.png")
 
 
@@ -90,7 +90,7 @@ def test_a_system_without_input_starts_from_a_random_state(folder: Path) -> None
 
 
 def test_class_indices_are_those_of_the_embedding(folder: Path) -> None:
-    found = subject_of("my_model:Words", "class").random_inputs(50, 4)
+    found = build_network("my_model:Words", "class").random_inputs(50, 4)
     assert set(found.unique().tolist()) == set(range(7))
 
 

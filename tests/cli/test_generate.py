@@ -8,7 +8,7 @@ import pytest
 
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.run.folder import Run
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 
 

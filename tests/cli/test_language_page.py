@@ -22,7 +22,7 @@ from leporello.language.config import Config, config_of
 from leporello.language.model.network import network_of
 from leporello.language.run.folder import Run
 from leporello.language.training.teacher_forcing import forcing_of
-from tests.cli.running import leporello
+from tests.cli.invoke import leporello
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leporello.cli.main import main
-from tests.cli.running import drawn, leporello
+from tests.cli.invoke import drawn, leporello
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:

@@ -10,14 +10,16 @@ import torch
 
 import leporello as lp
 from leporello.analysis import bias_and_variance
-from leporello.written.methods import METHODS, methods_of
-from tests.cli.running import drawn, leporello, refused
+from leporello.specs.method_spec import METHODS, parse_methods
+from tests.cli.invoke import drawn, leporello, refused
 
 SHORT = ("--length", 7, "--batch", 3, "--draws", 4)
 
 
 def test_methods_are_written_with_their_numbers() -> None:
-    assert methods_of("full, truncated:35,truncated:35:5,random,random:0.5,checkpointed,Checkpointed:7,rtrl,uoro") == {
+    assert parse_methods(
+        "full, truncated:35,truncated:35:5,random,random:0.5,checkpointed,Checkpointed:7,rtrl,uoro"
+    ) == {
         "full": lp.Full(),
         "truncated:35": lp.Truncated(35),
         "truncated:35:5": lp.Truncated(35, every=5),

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from leporello.cli import running
+from leporello.cli import training_view
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.markdown_report import Flow
 from leporello.language.run.checkpoint_file import read_checkpoint, write_checkpoint
 from leporello.language.run.folder import Run
-from tests.cli.running import drawn, refused
+from tests.cli.invoke import drawn, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
 
 
@@ -88,7 +88,7 @@ def test_a_model_without_its_training_cannot_be_gone_on_with(tiny: Run, tmp_path
 
 
 def test_a_run_that_is_over_says_so_and_gets_its_report(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_flow", lambda training: Flow("not measured here"))
+    monkeypatch.setattr(training_view, "_gradient_flow", lambda training: Flow("not measured here"))
     before = tiny.last_file.read_bytes()
     said = drawn("resume", tiny.path)
     assert said.startswith("the run is over: 2 epochs are done.\n")
@@ -106,7 +106,7 @@ def _kept(run: Run, contents: bytes) -> Path:
 
 
 def test_a_run_goes_on_to_its_end(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_flow", lambda training: Flow("not measured here"))
+    monkeypatch.setattr(training_view, "_gradient_flow", lambda training: Flow("not measured here"))
     tensors, facts = read_checkpoint(tiny.last_file)
     facts["progress"] |= {"ended": None, "update": 50, "epoch": 1, "position": 24, "evaluated": 45}
     write_checkpoint(tiny.last_file, tensors, facts)

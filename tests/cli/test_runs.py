@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from leporello.cli.runs import HEADS
+from leporello.cli.runs import HEADINGS
 from leporello.language.run.folder import Run
-from tests.cli.running import drawn, refused
+from tests.cli.invoke import drawn, refused
 from tests.language.tiny import configured, tiny_run  # noqa: F401
 
 
@@ -33,7 +33,7 @@ def shelf(tiny: Run) -> Path:
 
 def test_runs_are_listed_the_best_first_and_damaged_ones_with_what_is_wrong(shelf: Path) -> None:
     head, *rows = drawn("runs", shelf).splitlines()
-    assert head.split() == HEADS
+    assert head.split() == HEADINGS
     assert [row.split()[0] for row in rows] == ["deep/two", "one", "cut"]
     assert rows[0].split()[1:6] == ["shells.txt", "gru", "9", "2", "52"]
     assert " 1.600 " in rows[0]

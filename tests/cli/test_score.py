@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from leporello.cli.score import whole_characters
+from leporello.cli.score import bits_per_piece
 from leporello.language.config import Config
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.network import network_of
 from leporello.language.run.folder import Run
 from leporello.language.tokens.byte_tokens import Byte
-from tests.cli.running import drawn, refused
+from tests.cli.invoke import drawn, refused
 from tests.language.tiny import tiny_run  # noqa: F401
 
 
@@ -48,7 +48,7 @@ def test_a_page_is_written(tiny: Run, text: Path, tmp_path: Path) -> None:
 
 def test_bytes_of_one_character_come_together_with_their_bits() -> None:
     model = LanguageModel(network_of(Config(hidden=3, engine="stepwise"), 256), Byte(), Config())
-    pieces, bits = whole_characters(model, "a红b", [0.0, 1.0, 2.0, 4.0, 8.0])
+    pieces, bits = bits_per_piece(model, "a红b", [0.0, 1.0, 2.0, 4.0, 8.0])
     assert pieces == ["a", "红", "b"]
     assert math.isnan(bits[0])
     assert bits[1:] == [7.0, 8.0]

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from leporello.cli import running
 from leporello.cli import train as command
+from leporello.cli import training_view
 from leporello.language.report.markdown_report import Flow
 from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.training.start import resume_training
 from leporello.language.training.training_loop import Training
-from tests.cli.running import drawn, leporello, refused
+from tests.cli.invoke import drawn, leporello, refused
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished
@@ -47,7 +47,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """In a folder with a text; one thread, and a report without the flow of gradients, which takes a second."""
     (tmp_path / "rhyme.txt").write_text(rhyme())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_flow", lambda training: Flow("not measured here"))
+    monkeypatch.setattr(training_view, "_gradient_flow", lambda training: Flow("not measured here"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -58,7 +58,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
     """Trainings that the command makes ready, which are not run."""
     found: list[Training] = []
-    monkeypatch.setattr(command, "run_to_the_end", lambda training, **options: found.append(training))
+    monkeypatch.setattr(command, "run_training", lambda training, **options: found.append(training))
     return found
 
 

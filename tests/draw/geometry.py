@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from leporello.draw.labels import extent, labels
-from leporello.draw.layout import Layout, Placed, Routed
-from leporello.draw.route import Point, pieces
+from leporello.draw.label_placement import page_box, place_labels
+from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine
+from leporello.draw.polylines import Point, segments
 
 Box = tuple[float, float, float, float]
 
 
-def faults(layout: Layout) -> list[str]:
+def faults(layout: PictureLayout) -> list[str]:
     """Every fault in words; none in a good layout."""
     return [
         *_spots(layout),
@@ -22,16 +22,16 @@ def faults(layout: Layout) -> list[str]:
     ]
 
 
-def _box(placed: Placed, margin: float = 0.0) -> Box:
-    across, along = placed.half.across + margin, placed.half.along + margin
-    return (placed.x - across, placed.y - along, placed.x + across, placed.y + along)
+def _box(placed: PlacedSpot, margin: float = 0.0) -> Box:
+    dx, dy = placed.half.x + margin, placed.half.y + margin
+    return (placed.x - dx, placed.y - dy, placed.x + dx, placed.y + dy)
 
 
 def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _spots(layout: Layout) -> list[str]:
+def _spots(layout: PictureLayout) -> list[str]:
     return [
         f"{a.spot.id} lies on {b.spot.id}"
         for a, b in combinations(layout.placed.values(), 2)
@@ -39,42 +39,42 @@ def _spots(layout: Layout) -> list[str]:
     ]
 
 
-def _thin(piece: tuple[Point, Point], margin: float = 0.5) -> Box:
-    (x1, y1), (x2, y2) = piece
+def _thin(segment: tuple[Point, Point], margin: float = 0.5) -> Box:
+    (x1, y1), (x2, y2) = segment
     return (min(x1, x2) - margin, min(y1, y2) - margin, max(x1, x2) + margin, max(y1, y2) + margin)
 
 
-def _is_slanted(piece: tuple[Point, Point]) -> bool:
-    return abs(piece[0][0] - piece[1][0]) > 0.01 and abs(piece[0][1] - piece[1][1]) > 0.01
+def _is_slanted(segment: tuple[Point, Point]) -> bool:
+    return abs(segment[0][0] - segment[1][0]) > 0.01 and abs(segment[0][1] - segment[1][1]) > 0.01
 
 
-def _crosses(piece: tuple[Point, Point], box: Box) -> bool:
-    (x1, y1), (x2, y2) = piece
-    if not _is_slanted(piece):
-        return _meet(_thin(piece), box)
+def _crosses(segment: tuple[Point, Point], box: Box) -> bool:
+    (x1, y1), (x2, y2) = segment
+    if not _is_slanted(segment):
+        return _meet(_thin(segment), box)
     points = [(x1 + (x2 - x1) * at / 60, y1 + (y2 - y1) * at / 60) for at in range(61)]
     return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
 
 
-def _lines_through_spots(layout: Layout) -> list[str]:
+def _lines_through_spots(layout: PictureLayout) -> list[str]:
     found = []
     for routed in layout.routed:
         for placed in layout.placed.values():
             if placed.spot.id in (routed.line.source, routed.line.target):
                 continue
-            if any(_crosses(piece, _box(placed, -3)) for piece in pieces(routed.way)):
+            if any(_crosses(segment, _box(placed, -3)) for segment in segments(routed.path)):
                 found.append(f"{_name(routed)} passes through {placed.spot.id}")
     return found
 
 
-def _name(routed: Routed) -> str:
+def _name(routed: RoutedLine) -> str:
     return f"{routed.line.source} -> {routed.line.target} ({routed.line.kind})"
 
 
-def _lines_on_lines(layout: Layout) -> list[str]:
-    """Parallel pieces of lines that have neither source nor kind in common."""
+def _lines_on_lines(layout: PictureLayout) -> list[str]:
+    """Parallel segments of lines that have neither source nor kind in common."""
     found = []
-    flat = [(routed, piece) for routed in layout.routed for piece in pieces(routed.points) if not routed.slanted]
+    flat = [(routed, segment) for routed in layout.routed for segment in segments(routed.points) if not routed.slanted]
     for (one, a), (other, b) in combinations(flat, 2):
         same = (one.line.source, one.line.kind) == (other.line.source, other.line.kind)
         if one is other or same or (one.line.kind != "forward" and other.line.kind != "forward"):
@@ -87,8 +87,8 @@ def _lines_on_lines(layout: Layout) -> list[str]:
     return found
 
 
-def _level(piece: tuple[Point, Point]) -> bool:
-    return abs(piece[0][1] - piece[1][1]) < 0.01
+def _level(segment: tuple[Point, Point]) -> bool:
+    return abs(segment[0][1] - segment[1][1]) < 0.01
 
 
 def _shared(a: tuple[Point, Point], b: tuple[Point, Point], axis: int) -> float:
@@ -97,9 +97,9 @@ def _shared(a: tuple[Point, Point], b: tuple[Point, Point], axis: int) -> float:
     return high - low
 
 
-def _labels(layout: Layout) -> list[str]:
+def _labels(layout: PictureLayout) -> list[str]:
     found = []
-    placed = labels(layout)
+    placed = place_labels(layout)
     for one, other in combinations(placed, 2):
         if _meet(one.box, other.box):
             found.append(f"label {one.routed.line.label} lies on label {other.routed.line.label}")
@@ -110,16 +110,16 @@ def _labels(layout: Layout) -> list[str]:
             if _meet(core, _box(spot, -1)):
                 found.append(f"label {label.routed.line.label} lies on {spot.spot.id}")
         for routed in layout.routed:
-            if any(_crosses(piece, core) for piece in pieces(routed.way)):
+            if any(_crosses(segment, core) for segment in segments(routed.path)):
                 found.append(f"{_name(routed)} passes through label {label.routed.line.label}")
     return found
 
 
-def _outside(layout: Layout) -> list[str]:
+def _outside(layout: PictureLayout) -> list[str]:
     boxes = [(placed.spot.id, _box(placed)) for placed in layout.placed.values()]
-    boxes += [(label.routed.line.label, label.box) for label in labels(layout)]
-    boxes += [(_name(routed), _thin(piece)) for routed in layout.routed for piece in pieces(routed.way)]
-    left, top, right, bottom = extent(layout, labels(layout))
+    boxes += [(label.routed.line.label, label.box) for label in place_labels(layout)]
+    boxes += [(_name(routed), _thin(segment)) for routed in layout.routed for segment in segments(routed.path)]
+    left, top, right, bottom = page_box(layout, place_labels(layout))
     return [
         f"{name} lies outside the page"
         for name, box in boxes
@@ -127,9 +127,9 @@ def _outside(layout: Layout) -> list[str]:
     ]
 
 
-def crossings(layout: Layout) -> int:
+def crossings(layout: PictureLayout) -> int:
     """How often lines of different sources cross."""
-    flat = [(routed, piece) for routed in layout.routed for piece in pieces(routed.points)]
+    flat = [(routed, segment) for routed in layout.routed for segment in segments(routed.points)]
     count = 0
     for (one, a), (other, b) in combinations(flat, 2):
         if one.line.source != other.line.source and _level(a) != _level(b):

@@ -10,7 +10,7 @@ import pytest
 from leporello.draw.dot import dot
 from leporello.draw.picture import Line, Name, Picture, Spot
 from tests.draw.hostile import HOSTILE, hostile_picture, hostile_strip
-from tests.loop.figures import Graph, read
+from tests.view.figures import Graph, read
 
 SHAPES = {"circle": "circle", "box": "box", "parameter": "box", "operator": "circle", "point": "point"}
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.draw.picture import Line, Name, Picture, Spot
-from leporello.draw.style import FONT, STYLE
-from leporello.draw.svg import svg
+from leporello.draw.svg import FONT, STYLE, svg
 from tests.draw.hostile import HOSTILE
 
 X = torch.zeros(2, 3)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.draw.measure import columns_of
 from leporello.draw.picture import Line, Name, Picture, Spot
 from leporello.draw.terminal import terminal
+from leporello.text_table import display_width
 
 X = torch.zeros(2, 3)
 
@@ -73,9 +73,9 @@ def test_wide_letters_take_two_columns() -> None:
     top, middle, bottom = str(lp.fold(Wide(), X)).split("\n")[:3]
     assert middle.startswith(("│ 状态 │", "│  状态 │"))
     assert (
-        columns_of(middle.split("■")[0].rstrip())
-        == columns_of(top.split("╮")[0]) + 1
-        == columns_of(bottom.split("╯")[0]) + 1
+        display_width(middle.split("■")[0].rstrip())
+        == display_width(top.split("╮")[0]) + 1
+        == display_width(bottom.split("╯")[0]) + 1
     )
 
 

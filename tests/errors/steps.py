@@ -394,3 +394,29 @@ def line(name: str) -> str:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     number = next(index for index, line in enumerate(lines, 1) if line.endswith(f"# here: {name}"))
     return f"steps.py, line {number}: {lines[number - 1].strip()}"
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        return torch.from_numpy(h.detach().numpy())
+
+
+class FailingFunction(Good):
+    def end(self, x: Tensor, h: Tensor) -> Any:
+        return Fails.apply(h), h  # here: FailingFunction
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class ReversingFunction(Good):
+    def end(self, x: Tensor, h: Tensor) -> Any:
+        return Same.apply(h), h  # here: ReversingFunction

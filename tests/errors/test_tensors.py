@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +195,31 @@ def test_a_function_with_its_own_backward_is_refused_at_its_line() -> None:
         steps.line("OwnFunction"),
         "soft + (hard - soft).detach()",
     )
+
+
+@pytest.mark.parametrize(("cell", "function"), [("FailingFunction", "Fails"), ("ReversingFunction", "Same")])
+def test_a_function_is_refused_that_fails_while_traced_or_calls_nothing(cell: str, function: str) -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(getattr(steps, cell)())(X),
+        f"the step calls {function}, an autograd.Function",
+        steps.line(cell),
+    )
+
+
+def test_a_profiler_runs_on_after_a_refusal() -> None:
+    calls: list[str] = []
+
+    def note(frame: object, event: str, argument: object) -> None:
+        calls.append(event)
+
+    sys.setprofile(note)
+    try:
+        said(UntraceableStep, lambda: lp.Recurrent(steps.OwnFunction())(X))
+        assert sys.getprofile() is note
+    finally:
+        sys.setprofile(None)
+    assert calls
 
 
 def test_functions_with_their_own_backward_work_again_after_a_refusal() -> None:

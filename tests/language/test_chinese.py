@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from leporello.cli.reading import text_in
+from leporello.cli.text_input import read_text
 from leporello.errors import ArgumentError
 from leporello.language.config import Config
 from leporello.language.model import language_model as models
@@ -22,7 +22,7 @@ from leporello.language.tokens.corpus import corpus_of
 from leporello.language.tokens.vocabulary import fit_tokenizer
 from leporello.language.training.start import encode_source, start_training
 from leporello.language.training.training_loop import Training
-from tests.cli.running import drawn, refused
+from tests.cli.invoke import drawn, refused
 from tests.language.chinese import TRADITIONAL
 from tests.language.reciting import reciting
 from tests.language.tiny import finished
@@ -81,7 +81,7 @@ def test_it_is_trained_to_the_same_weights_in_another_encoding(run: Run, tmp_pat
 
 def test_its_perplexity_is_the_same_in_every_encoding(run: Run, folder: Path, tmp_path: Path):
     model = LanguageModel.load(run.path)
-    assert {text_in([str(written(tmp_path, name))], "auto", model, "symbol") for name in ENCODINGS} == {TRADITIONAL}
+    assert {read_text([str(written(tmp_path, name))], "auto", model, "symbol") for name in ENCODINGS} == {TRADITIONAL}
     found = json.loads(drawn("evaluate", run.path, folder / "big5.txt", "--json"))
     assert found["tokens"] == len(TRADITIONAL) - 1
     bits = found["bits_per_byte"] * (len(TRADITIONAL.encode()) - 3)

@@ -35,7 +35,7 @@ def test_the_strip_equals_the_plain_loop_to_the_last_bit(case: Case) -> None:
     net = lp.Recurrent(cell, engine="stepwise")
     draws = draws_of(net, tensors)
     loop = net.fold(tensors.inputs, tensors.state, **tensors.options)
-    assert loop.meets is None
+    assert loop.batch_interaction is None
     with torch.no_grad(), torch.backends.opt_einsum.flags(enabled=False):
         plain = named(*by_plain_loop(cell, tensors, draws), cell)
         found = loop.unfold(case.arguments.length).run(tensors.inputs, tensors.state, draws=draws)

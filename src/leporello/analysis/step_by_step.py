@@ -112,11 +112,11 @@ class StepByStepRun:
         float64_net, call = call_in_float64(net, inputs, state, **arguments)
         with torch.no_grad(), torch.autocast(call.device.type, enabled=False):
             loop = rewritten(float64_net._plan_cache.loop(float64_net.cell, call), float64_net.cell, call)
-            if loop.meets is not None:
+            if loop.batch_interaction is not None:
                 raise RowsMeet(
                     "rows of the batch influence each other: no gradient is a row's own.",
                     cell=place_of(net.cell),
-                    because=loop.meets,
+                    because=loop.batch_interaction,
                     tries="a step in which every row goes its own way",
                 )
             values = tuple(value.detach() for value in values_of(loop, call))

@@ -16,7 +16,7 @@ from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_options
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, state_names
 from leporello.loop.step_checks import refuse_devices
@@ -50,7 +50,7 @@ class Call:
     states: list[tuple[str, Tensor]] = field(default_factory=list)
 
 
-@alone
+@under_cell_lock
 def checked_call(
     cell: nn.Module,
     inputs: Tree,

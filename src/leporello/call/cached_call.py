@@ -41,7 +41,7 @@ from leporello.errors import LeporelloError
 from leporello.gradient.full import Full
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import reading, swaps
+from leporello.loop.cell_tensors import CELL_LOCK, replacements
 from leporello.loop.state import Tree, leaves_of
 
 PAST = ("sequence", "call.past")
@@ -129,7 +129,7 @@ class CachedCall:
 
         passing   what each step passes back; by default as the gradient method has it
         """
-        with reading:
+        with CELL_LOCK:
             values = gather_call(self.gather, self.plan.loop, call)
         passing = passing_of(call, self.gradient) if passing is None else passing  # after the draws, as in `run`
         return self.in_trees(self.gradient.run(self.plan, values, call.length, call.batch, passing))
@@ -141,12 +141,12 @@ class CachedCall:
 
         None if the cell has changed, or if lengths, resets or batches are wrong.
 
-        No lock is taken. If another thread swaps the tensors of some cell meanwhile, everything is read once more; if
-        it swaps those of this cell, the result is None, and the caller takes the lock and waits.
+        No lock is taken. If another thread replaces the tensors of some cell meanwhile, everything is read once more;
+        if it replaces those of this cell, the result is None, and the caller takes the lock and waits.
         """
         while True:
-            swapped = swaps.modules
-            if swapped and not self.modules.isdisjoint(swapped):
+            replaced = replacements.modules
+            if replaced and not self.modules.isdisjoint(replaced):
                 return None
             try:
                 if not self.unchanged():
@@ -161,10 +161,10 @@ class CachedCall:
                         return None
                 values = self.gather(sequences, states, extra, None, length, batch)
             except Exception:
-                if swaps.modules is swapped:
+                if replacements.modules is replaced:
                     raise
                 continue
-            if swaps.modules is swapped:
+            if replacements.modules is replaced:
                 return values, extra
 
     def _states_before(self, state: Tree, batch: int) -> Sequence[Tensor] | None:

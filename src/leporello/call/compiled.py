@@ -39,7 +39,7 @@ from leporello.engine.plan import Plan
 from leporello.engine.registered import Registered
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import reading, swapped
+from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
 from leporello.loop.state import Tree, leaves_of, map_leaves
 
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
@@ -188,7 +188,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     own = [*net.cell.parameters(), *net.cell.buffers()]
     instead = dict(zip(map(id, own), held, strict=True))
     try:
-        with reading, swapped(net.cell, instead):
+        with CELL_LOCK, tensors_replaced(net.cell, instead):
             call = checked_call(net.cell, **arguments)
     except LeporelloError:
         _refuse_in_numbers(net.cell, arguments)
@@ -216,7 +216,7 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
         cached = CachedCall(key, net.cell, call, plan, net.gradient, inputs=registered.handed)
         graph_call.cached[key] = registered, cached
     registered, cached = graph_call.cached[key]
-    with reading, swapped(net.cell, instead):
+    with CELL_LOCK, tensors_replaced(net.cell, instead):
         values = gather_call(cached.gather, registered.plan.loop, call)
     sweeps: Any = torch.ops.leporello
     if cached.trains:
@@ -241,7 +241,7 @@ def _planned(net: Network, call: Call) -> Plan:
             return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine)[0]
 
     plan = aside(lambda: planned(STAND_IN_ROWS))
-    if plan.loop.decides_by_rows:
+    if plan.loop.traced_for_one_batch:
         rows = int(call.batch)
         plan = aside(lambda: planned(rows))
     return plan

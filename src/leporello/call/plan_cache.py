@@ -19,7 +19,7 @@ from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
@@ -51,18 +51,18 @@ class PlanCache:
     def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
         return PlanCache, ()
 
-    @alone
+    @under_cell_lock
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._trace_key(cell, call)
-        batch = call.batch if self._any_batch(cell, call, key).decides_by_rows else None
+        batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
         plan_key = (key, batch, plan_signature(call, cell), gradient.plan_key, engine)
         if plan_key not in self.plans:
             loop = rewritten(self.loop(cell, call, key), cell, call)
             keep(self.plans, plan_key, prepared(loop, _wanted(loop, call), gradient, engine, cell))
         return self.plans[plan_key]
 
-    @alone
+    @under_cell_lock
     def cached_call(
         self, cell: nn.Module, call: Call, gradient: Method, engine: str, key: Hashable | None
     ) -> CachedCall:
@@ -71,7 +71,7 @@ class PlanCache:
         key   the signature of the call; a call without one is cached by its plan
         """
         plan, _ = self.plan(cell, call, gradient, engine)
-        if key is None or plan.loop.decides_by_rows:
+        if key is None or plan.loop.traced_for_one_batch:
             key = (plan, gradient)
         cached = self.calls.get(key)
         if cached is None or cached.plan is not plan or not cached.unchanged():
@@ -80,16 +80,20 @@ class PlanCache:
         self.recent = cached
         return cached
 
-    @alone
+    @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
         key = self._trace_key(cell, call) if key is None else key
         loop = self._any_batch(cell, call, key)
-        if not loop.decides_by_rows:
+        if not loop.traced_for_one_batch:
             return loop
         batch_key = (key, call.batch)
         if batch_key not in self.loops:
-            keep(self.loops, batch_key, _traced(cell, call, rows=call.batch).replace(meets=loop.meets))
+            keep(
+                self.loops,
+                batch_key,
+                _traced(cell, call, rows=call.batch).replace(batch_interaction=loop.batch_interaction),
+            )
         return self.loops[batch_key]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:

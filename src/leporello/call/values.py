@@ -17,7 +17,7 @@ from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
 from leporello.engine.passing import ALL, Passing
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import alone
+from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.state import Tree, leaves_of
@@ -30,7 +30,7 @@ Results = tuple[Tree, Tree]  # outputs and final state, as the user wrote them
 # ---- inputs
 
 
-@alone
+@under_cell_lock
 def values_of(loop: Loop, call: Call) -> list[Tensor]:
     """The values of the loop's inputs, in their order, for one call."""
     return gather_call(gather_function(loop, *names_of(call)), loop, call)
@@ -88,7 +88,7 @@ def _invariant(port: Port, loop: Loop, names: dict[str, Any]) -> str:
     if port.name in loop.constants:
         return _named(loop.constants[port.name], names)
     *path, attribute = port.name.split(".")
-    module: Any = None if loop.signature is None else loop.signature.home
+    module: Any = None if loop.signature is None else loop.signature.module
     for part in path:
         module = getattr(module, part)
     for table in (module._parameters, module._buffers):

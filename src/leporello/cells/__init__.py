@@ -1,4 +1,4 @@
-"""The built-in cells: steps, one file each, that show their equations."""
+"""The built-in cells, one file each: a step as its equations."""
 
 from leporello.cells.elman import Elman
 from leporello.cells.elman_jordan import ElmanJordan

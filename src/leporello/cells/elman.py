@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, orthogonal, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, orthogonal, uniform
 from leporello.loop.cell import Cell
 
 
@@ -14,8 +14,8 @@ class Elman(Cell):
     """a = b + W h + U x;  h' = tanh a;  o = c + V h'.
 
     U (hidden, inputs), W (hidden, hidden), V (outputs, hidden), b (hidden), c (outputs).
-    At first W is orthogonal, for memory (torch.nn's uniform W has a spectral radius near 0.58, and forgets); U and V
-    are uniform within 1/sqrt(columns), b and c zero.
+    At first W is orthogonal, so that the state does not decay (torch.nn's uniform W has a spectral radius near 0.58);
+    U and V are uniform within 1/sqrt(columns), b and c zero.
 
     >>> o, h = Elman(3, 5, 2)(torch.ones(4, 3))
     >>> o.shape, h.shape

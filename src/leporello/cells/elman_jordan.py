@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, orthogonal, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, orthogonal, uniform
 from leporello.loop.cell import Cell
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import between, constant, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import between, constant, uniform
 from leporello.loop.cell import Cell
 
 
 class IndRNN(Cell):
     """h' = relu(U x + w h + b), w unit by unit;  the output is h'.
 
-    U (hidden, inputs), w and b (hidden): a unit reads its own past alone; stacked cells let units meet.
-    At first w is uniform from 0 to 1, so that each unit forgets at its own pace and none grows; U is uniform within
+    U (hidden, inputs), w and b (hidden): a unit reads only its own past; a second cell on top lets units interact.
+    At first w is uniform from 0 to 1, so that each unit decays at its own rate and none grows; U is uniform within
     1/sqrt(inputs), b zero.
     """
 

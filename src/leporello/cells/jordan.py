@@ -1,12 +1,12 @@
-"""The Jordan cell: the output passes through the delay, so that targets can stand in for it."""
+"""The Jordan cell: the output passes through the delay, so that targets can replace it (teacher forcing)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, orthogonal, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, orthogonal, uniform
 from leporello.loop.cell import Cell
 
 

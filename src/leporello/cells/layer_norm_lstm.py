@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, uniform
 from leporello.loop.cell import Cell
 
 
@@ -39,7 +39,7 @@ class LayerNormLSTM(Cell):
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         h, c = state
-        from_x = layer_norm(x @ self.U.T, (4 * self.hidden,), self.gain_x, self.b)  # b added behind the norm
+        from_x = layer_norm(x @ self.U.T, (4 * self.hidden,), self.gain_x, self.b)  # b is added after the norm
         from_h = layer_norm(h @ self.W.T, (4 * self.hidden,), self.gain_h)
         i, f, g, o = (from_x + from_h).chunk(4, -1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from leporello.cells.arguments import check_choice, check_sizes, is_number
-from leporello.cells.weights import constant, orthogonal, uniform
-from leporello.cells.wiring import balanced, mask_of, signs_of, wired
+from leporello.cells.argument_checks import check_choice, check_sizes, is_number
+from leporello.cells.connectivity import balanced, constrained, mask_of, signs_of
+from leporello.cells.initialisation import constant, orthogonal, uniform
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, named
 
@@ -72,7 +72,7 @@ class Leaky(Cell):
         self.b = constant(hidden, value=0)
         self.c = constant(outputs, value=0)
         self._set_alpha(_alpha_of(alpha, hidden, learn_alpha))
-        self._set_wiring(signs, mask)
+        self._set_connectivity(signs, mask)
 
     def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         f, alpha, rate = NONLINEARITY[self.nonlinearity], self.alpha, self.form == "rate"
@@ -85,12 +85,12 @@ class Leaky(Cell):
 
     @property
     def alpha(self) -> float | Tensor:
-        """The share of a unit that is new after one step: a number, or a tensor."""
+        """The weight of the new value in one step: a number, or a tensor with one per unit."""
         return torch.sigmoid(self.alpha_logit) if self.learn_alpha else self.fixed_alpha
 
     def connections(self) -> Tensor:
-        """W as the step uses it, with signs and mask."""
-        return wired(self.W, self.signs, self.mask)
+        """W as the step uses it: with signs and mask applied."""
+        return constrained(self.W, self.signs, self.mask)
 
     def _set_alpha(self, alpha: Tensor) -> None:
         if self.learn_alpha:
@@ -100,7 +100,7 @@ class Leaky(Cell):
         else:
             self.fixed_alpha = alpha.item()
 
-    def _set_wiring(
+    def _set_connectivity(
         self, signs: Sequence[float] | Tensor | None, mask: Sequence[Sequence[float]] | Tensor | None
     ) -> None:
         self.register_buffer("signs", None if signs is None else signs_of(signs, self.hidden).to(self.W))
@@ -109,17 +109,17 @@ class Leaky(Cell):
             self.W = nn.Parameter(balanced(self.W.detach(), self.signs, self.mask))
 
 
-def _alpha_of(given: float | Sequence[float] | Tensor, hidden: int, learn: bool) -> Tensor:
-    """The given numbers in float64, of shape () or (hidden,)."""
+def _alpha_of(argument: float | Sequence[float] | Tensor, hidden: int, learn: bool) -> Tensor:
+    """The argument `alpha` in float64, of shape () or (hidden,); raises outside (0, 1]."""
     try:
-        alpha = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach().clone()
+        alpha = torch.as_tensor(argument, dtype=torch.float64, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError):
         alpha = torch.full((), math.nan, device="cpu")
     fits = alpha.shape in ((), (hidden,))
     if not fits or not ((alpha > 0) & ((alpha < 1) if learn else (alpha <= 1))).all():
         raise ArgumentError(
             "'alpha' is no leak for these units.",
-            came=f"shape {list(given.shape)}" if isinstance(given, Tensor) and not fits else repr(given),
+            came=f"shape {list(argument.shape)}" if isinstance(argument, Tensor) and not fits else repr(argument),
             expected=f"a number, or {hidden} of them, above 0 and {'below 1, to be learned' if learn else 'up to 1'}",
             tries="alpha = step size / time constant, 0.1 for example",
         )

@@ -1,12 +1,12 @@
-"""The LSTM whose gates see the cell: Gers and Schmidhuber 2000; Graves 2013, arXiv 1308.0850, equations 7 to 11."""
+"""The LSTM with peephole connections: Gers and Schmidhuber 2000; Graves 2013, arXiv 1308.0850, equations 7 to 11."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import uniform
 from leporello.loop.cell import Cell
 
 
@@ -18,8 +18,8 @@ class PeepholeLSTM(Cell):
     h' = o tanh c';  the output is h'                          (11)
 
     U (4 hidden, inputs), W (4 hidden, hidden), b (4 hidden), gates in the order i, f, g, o; the peepholes p_i, p_f, p_o
-    (hidden) are diagonal: a unit's gates see its own cell. At first all are uniform within 1/sqrt(hidden). The state is
-    h, c.
+    (hidden) are diagonal: a unit's gates read its own cell state only. At first all are uniform within 1/sqrt(hidden).
+    The state is h, c.
     """
 
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:

@@ -1,12 +1,12 @@
-"""A net without delay: one hidden layer, the same at every step."""
+"""A feed-forward cell: one hidden layer, applied at every step, without a state."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, uniform
 from leporello.loop.cell import Cell
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from leporello.cells.arguments import check_choice, check_sizes
-from leporello.cells.weights import uniform
+from leporello.cells.argument_checks import check_choice, check_sizes
+from leporello.cells.initialisation import uniform
 from leporello.loop.cell import Cell
 
 NONLINEARITY: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,4 +1,4 @@
-"""A net that sees the last few inputs: delays in a row, and no cycle."""
+"""A time-delay cell: it reads the last few inputs through a chain of delays, without a cycle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from leporello.cells.arguments import check_sizes
-from leporello.cells.weights import constant, uniform
+from leporello.cells.argument_checks import check_sizes
+from leporello.cells.initialisation import constant, uniform
 from leporello.loop.cell import Cell
 
 
@@ -34,5 +34,5 @@ class TimeDelay(Cell):
 
 
 def _leaves(state: Any) -> tuple[Tensor, ...]:
-    """One leaf comes bare, several in a tuple, and none as () or None."""
+    """The leaves of a state: a single one is a tensor, several are a tuple, none is () or None."""
     return (state,) if isinstance(state, Tensor) else tuple(state or ())

@@ -1,12 +1,12 @@
-"""The LSTM whose units sometimes keep their old value: Krueger and others 2016, arXiv 1606.01305, section 3."""
+"""The LSTM whose units keep their old value at random: Krueger and others 2016, arXiv 1606.01305, section 3."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from leporello.cells.arguments import check_probabilities, check_sizes
-from leporello.cells.weights import uniform
+from leporello.cells.argument_checks import check_probabilities, check_sizes
+from leporello.cells.initialisation import uniform
 from leporello.loop.cell import Cell
 
 

@@ -1,1 +1,1 @@
-"""The command `leporello`, one file per command: parsing and printing; the work is done by the library."""
+"""The command `leporello`, one file per command: they parse options and print; the library does the work."""

@@ -1,4 +1,4 @@
-"""The commands of `leporello` under one roof."""
+"""The typer application: every command registered under its name."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ import typer
 from leporello.cli.baseline import baseline
 from leporello.cli.cache import cache
 from leporello.cli.compare import compare
+from leporello.cli.console import reporting_errors, say
 from leporello.cli.draw import draw
 from leporello.cli.evaluate import evaluate
 from leporello.cli.explain import explain
 from leporello.cli.flow import flow
 from leporello.cli.generate import generate
 from leporello.cli.methods import methods
-from leporello.cli.resume import resume
 from leporello.cli.runs import runs
-from leporello.cli.saying import in_words, say
 from leporello.cli.score import score
-from leporello.cli.train import train
+from leporello.cli.train import resume, train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(in_words(train))
-app.command()(in_words(resume))
-app.command()(in_words(evaluate))
-app.command()(in_words(generate))
-app.command()(in_words(score))
-app.command()(in_words(runs))
-app.command()(in_words(compare))
-app.command()(in_words(baseline))
-app.command()(in_words(draw))
-app.command()(in_words(explain))
-app.command()(in_words(flow))
-app.command()(in_words(methods))
-app.command()(in_words(cache))
+app.command()(reporting_errors(train))
+app.command()(reporting_errors(resume))
+app.command()(reporting_errors(evaluate))
+app.command()(reporting_errors(generate))
+app.command()(reporting_errors(score))
+app.command()(reporting_errors(runs))
+app.command()(reporting_errors(compare))
+app.command()(reporting_errors(baseline))
+app.command()(reporting_errors(draw))
+app.command()(reporting_errors(explain))
+app.command()(reporting_errors(flow))
+app.command()(reporting_errors(methods))
+app.command()(reporting_errors(cache))
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         say(f"leporello {version('leporello')}")
         raise typer.Exit
 

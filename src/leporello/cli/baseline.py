@@ -1,4 +1,4 @@
-"""`leporello baseline`: what n-grams make of a text, on the split that a network would be trained on."""
+"""`leporello baseline`: perplexity of n-grams on a text, split as for the training of a network."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.cli.counting import counting
-from leporello.cli.saying import say, warn
+from leporello.cli.console import progress_bar, say, warn
 from leporello.errors import ArgumentError
 from leporello.language.config import config_of
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.perplexity import perplexity_of
 from leporello.language.ngrams.baseline import Row, as_dicts, as_text
-from leporello.language.ngrams.baseline import baseline as measured
+from leporello.language.ngrams.baseline import baseline as ngram_rows
 from leporello.language.report.markdown_report import row_of
 from leporello.language.report.run_summary import RunSummary, summary_of
 from leporello.language.run.folder import Run
@@ -28,8 +27,8 @@ from leporello.language.training.start import corpus_of_run, encode_source
 
 
 @dataclass(frozen=True)
-class Beside:
-    """A run whose network is shown too, and what is known of it."""
+class ComparedRun:
+    """A run whose network gets a row in the table of n-grams."""
 
     run: Run
     summary: RunSummary
@@ -58,18 +57,18 @@ def baseline(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
     """Perplexity of n-grams (modified Kneser-Ney) on a text, and of the model that knows nothing."""
-    own = {"tokens": tokens, "validation": validation, "first": first, "normalise": normalise}
-    own |= {"encoding": encoding, "min_count": min_count}
-    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+    values = {"tokens": tokens, "validation": validation, "first": first, "normalise": normalise}
+    values |= {"encoding": encoding, "min_count": min_count}
+    options: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     if order < 1:
         raise ArgumentError("--order is no order.", came=order, expected="1 or more")
-    beside = None if run is None else _beside(run, given)
-    corpus = _corpus(text or [], given, beside)
+    compared = None if run is None else _open_run(run, options)
+    corpus = _corpus(text or [], options, compared)
     if corpus.validation is None:
         raise ArgumentError("there is nothing to score.", came="validation = 0", tries="--validation 0.1")
-    rows = _rows(corpus, range(1, order + 1) if all_orders else [order], shown=not as_json)
-    if beside is not None:
-        rows.append(_network(beside, corpus, shown=not as_json))
+    rows = _ngram_rows(corpus, range(1, order + 1) if all_orders else [order], show_progress=not as_json)
+    if compared is not None:
+        rows.append(_network_row(compared, corpus, show_progress=not as_json))
     if as_json:
         counts = {"tokens": len(corpus.train.tokens), "validation": len(corpus.validation.tokens)}
         facts = {"text": corpus.source, "digest": corpus.digest, **counts, "size": corpus.tokenizer.size}
@@ -81,40 +80,41 @@ def baseline(
     )
 
 
-def _beside(path: Path, given: dict[str, Any]) -> Beside:
-    fixed = [name for name in ("tokens", "min_count") if name in given]
-    if fixed:
+def _open_run(path: Path, options: dict[str, Any]) -> ComparedRun:
+    """The run of --run; options that would change its vocabulary are refused."""
+    refused = [name for name in ("tokens", "min_count") if name in options]
+    if refused:
         raise ArgumentError(
-            f"--{fixed[0].replace('_', '-')} does not go with --run: its network has a vocabulary of its own.",
-            came=given[fixed[0]],
+            f"--{refused[0].replace('_', '-')} does not go with --run: its network has a vocabulary of its own.",
+            came=options[refused[0]],
             tries="one of the two",
         )
-    found = Run.open(path)
-    return Beside(found, summary_of(found))
+    run = Run.open(path)
+    return ComparedRun(run, summary_of(run))
 
 
-def _corpus(text: Sequence[str], given: dict[str, Any], beside: Beside | None) -> Corpus:
-    """The tokens of a run, or of a text: cut and read as a run did where one is named."""
-    if beside is None:
-        config = config_of({"text": tuple(text), **given})
+def _corpus(text: Sequence[str], options: dict[str, Any], compared: ComparedRun | None) -> Corpus:
+    """The tokens of a text, or of the run that is compared; a text is split and encoded as that run's."""
+    if compared is None:
+        config = config_of({"text": tuple(text), **options})
         return encode_source(config, source_of(config.text, config.encoding), None)
-    if not text and given:
+    if not text and options:
         raise ArgumentError(
-            f"--{next(iter(given)).replace('_', '-')} is for a text, and that of the run is taken as it is.",
+            f"--{next(iter(options)).replace('_', '-')} is for a text, and that of the run is taken as it is.",
             tries="the name of the text too",
         )
     if not text:
-        return corpus_of_run(beside.run)
-    config = beside.summary.config.replaced({"text": tuple(text), **given})
-    tokenizer = read_vocabulary(beside.run.vocabulary_file)
+        return corpus_of_run(compared.run)
+    config = compared.summary.config.replaced({"text": tuple(text), **options})
+    tokenizer = read_vocabulary(compared.run.vocabulary_file)
     return encode_source(config, source_of(config.text, config.encoding), None, tokenizer)
 
 
-def _rows(corpus: Corpus, orders: Sequence[int], shown: bool) -> list[Row]:
+def _ngram_rows(corpus: Corpus, orders: Sequence[int], *, show_progress: bool) -> list[Row]:
     part = corpus.validation
     assert part is not None
-    with counting("n-grams", shown) as progress:
-        return measured(
+    with progress_bar("n-grams", show_progress) as progress:
+        return ngram_rows(
             corpus.train.tokens.long(),
             part.tokens.long(),
             corpus.tokenizer.size,
@@ -124,17 +124,17 @@ def _rows(corpus: Corpus, orders: Sequence[int], shown: bool) -> list[Row]:
         )
 
 
-def _network(beside: Beside, corpus: Corpus, shown: bool) -> Row:
-    """The network on the same tokens: as it was measured, if they are those of the run; scored anew otherwise."""
-    told, part = row_of(beside.summary), corpus.validation
+def _network_row(compared: ComparedRun, corpus: Corpus, *, show_progress: bool) -> Row:
+    """The network on the same tokens: as measured in training if these are the run's own; scored anew otherwise."""
+    trained_row, part = row_of(compared.summary), corpus.validation
     assert part is not None
-    if told is not None and corpus.digest == beside.summary.corpus.get("digest"):
-        return told
+    if trained_row is not None and corpus.digest == compared.summary.corpus.get("digest"):
+        return trained_row
     warn("the network was trained on another text or another part: it may know some of what is scored here")
-    model = LanguageModel.load(beside.run.path)
-    with counting(beside.summary.network, shown) as progress:
+    model = LanguageModel.load(compared.run.path)
+    with progress_bar(compared.summary.network, show_progress) as progress:
         count = len(part.tokens) - 1
-        each = None if progress is None else (lambda done: progress(done, count))
-        scores = perplexity_of(model.scorer(), part.tokens, each)
+        on_scored = None if progress is None else (lambda done: progress(done, count))
+        scores = perplexity_of(model.scorer(), part.tokens, on_scored)
     characters = part.characters - part.first_characters
-    return Row.of(beside.summary.network, scores, characters, parameters=beside.summary.parameters)
+    return Row.of(compared.summary.network, scores, characters, parameters=compared.summary.parameters)

@@ -1,7 +1,4 @@
-"""`leporello draw`: a cell as a circuit with black squares, or unfolded over time; in the terminal or in a file.
-
-Knows the options and which of them go together; the pictures are made by the Loop.
-"""
+"""`leporello draw`: a cell as a circuit with black squares, or unfolded over time; in the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from leporello.cli.saying import say, show
-from leporello.cli.subject import Subject, subject_of
-from leporello.cli.writing import writable, write
+from leporello.atomic_write import write_atomically
+from leporello.cli.console import say, show
+from leporello.cli.network_spec import BuiltNetwork, CellArgument, InputOption, build_network
+from leporello.cli.output_files import writable
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
@@ -24,12 +22,12 @@ from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.nets.fold import fold
+from leporello.specs.user_code import reporting_user_errors
 from leporello.view.drawable import animation, diagram, strip_picture
 from leporello.view.folded_loop import FoldedLoop
-from leporello.written.blame import blaming
 
-# How a picture becomes a file, by the file's suffix.
-WRITERS: dict[str, Callable[[Picture], bytes]] = {
+# Functions from a picture to the contents of a file, by the file's suffix.
+FILE_WRITERS: dict[str, Callable[[Picture], bytes]] = {
     ".svg": lambda picture: svg(picture).encode(),
     ".png": lambda picture: png(svg(picture)),
     ".dot": lambda picture: dot(picture).encode(),
@@ -47,9 +45,7 @@ class Detail(StrEnum):
 
 
 def draw(
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
-    ],
+    cell: CellArgument,
     unfold: Annotated[int | None, typer.Option(metavar="N", help="Unfold it over N steps.")] = None,
     detail: Annotated[
         Detail,
@@ -67,37 +63,35 @@ def draw(
     animate: Annotated[
         bool, typer.Option("--animate", help="Let it fold open, over 3 steps or N; into an SVG file.")
     ] = False,
-    input: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
-    ] = None,
+    input: InputOption = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", readable=False, help="Write FILE.svg, .png, .dot or .mmd; else to the terminal."),
     ] = None,
 ) -> None:
     """Draw a cell: folded, or unfolded over N steps."""
-    _refuse(unfold, detail, backward=backward, stages=stages, whole=whole, animate=animate, out=out)
-    path = None if out is None else writable(out, WRITERS)
-    loop = _loop(subject_of(cell, input), loss=loss, forced=forced)
+    _check_options(unfold, detail, backward=backward, stages=stages, whole=whole, animate=animate, out=out)
+    path = None if out is None else writable(out, FILE_WRITERS)
+    loop = _fold_network(build_network(cell, input), loss=loss, forced=forced)
     if out is None or path is None:
-        _show(_picture(loop, unfold, detail, backward, stages, whole))
+        _print_picture(_make_picture(loop, unfold, detail, backward, stages, whole))
         return
     if animate:
         contents = animation(loop.name, diagram(loop, "textbook"), unfold or ANIMATED_STEPS).encode()
     else:
-        contents = WRITERS[out.suffix.lower()](_picture(loop, unfold, detail, backward, stages, whole))
-    write(path, contents)
+        contents = FILE_WRITERS[out.suffix.lower()](_make_picture(loop, unfold, detail, backward, stages, whole))
+    write_atomically(path, contents)
     say(f"wrote {out}")
 
 
-def _refuse(
+def _check_options(
     unfold: int | None, detail: Detail, *, backward: bool, stages: bool, whole: bool, animate: bool, out: Path | None
 ) -> None:
-    """Options that are nothing alone, or do not go together."""
+    """Raise for options that need another one, or exclude each other."""
     if unfold is not None and unfold < 1:
         raise ArgumentError("--unfold is no number of steps.", came=unfold, expected="1 or more", tries="--unfold 3")
-    for option, given in (("--backward", backward), ("--whole", whole)):
-        if given and unfold is None and not animate:
+    for option, is_set in (("--backward", backward), ("--whole", whole)):
+        if is_set and unfold is None and not animate:
             raise ArgumentError(f"{option} belongs to an unfolded net.", tries=f"--unfold 3 {option}")
     if stages and unfold is not None:
         raise ArgumentError("--stages belongs to the folded net.", tries="--stages without --unfold")
@@ -107,26 +101,29 @@ def _refuse(
         raise ArgumentError(
             "--animate writes an SVG file: nothing else moves.", came=out, tries="--animate --out picture.svg"
         )
-    for option, given in (("--stages", stages), ("--whole", whole), (f"--detail {detail.value}", detail != "textbook")):
-        if given:
+    excluded = {"--stages": stages, "--whole": whole, f"--detail {detail.value}": detail != "textbook"}
+    for option, is_set in excluded.items():
+        if is_set:
             raise ArgumentError(
                 f"{option} and --animate do not go together.", expected="the textbook's view of a few steps"
             )
 
 
-def _loop(subject: Subject, *, loss: bool, forced: bool) -> FoldedLoop:
-    arguments: dict[str, Any] = {"targets": subject.targets(1, 1)} if forced else {}
-    if subject.shape is None and not forced:
+def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> FoldedLoop:
+    """The loop of one step on zeros, with a loss or with teacher forcing."""
+    arguments: dict[str, Any] = {"targets": network.zero_targets(1, 1)} if forced else {}
+    if network.shape is None and not forced:
         arguments["steps"] = 1
-    with blaming(subject.name):
-        loop = fold(subject.net, subject.inputs(1, 1), **arguments)
+    with reporting_user_errors(network.name):
+        loop = fold(network.net, network.zero_inputs(1, 1), **arguments)
         if not loss:
             return loop
-        _refuse_loss(loop, subject.name)
-        return fold(subject.net, subject.inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
+        _check_loss(loop, network.name)
+        return fold(network.net, network.zero_inputs(1, 1), loss=nn.functional.mse_loss, **arguments)
 
 
-def _refuse_loss(loop: FoldedLoop, name: str) -> None:
+def _check_loss(loop: FoldedLoop, name: str) -> None:
+    """Raise unless the loop has exactly one output, of floating-point numbers."""
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     if len(outputs) != 1 or not outputs[0].dtype.is_floating_point:
         raise ArgumentError(
@@ -136,17 +133,18 @@ def _refuse_loss(loop: FoldedLoop, name: str) -> None:
         )
 
 
-def _picture(
+def _make_picture(
     loop: FoldedLoop, unfold: int | None, detail: Detail, backward: bool, stages: bool, whole: bool
 ) -> Picture:
     if unfold is not None:
         view = diagram(loop, detail.value, is_unfolded=True)
-        return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)  # the picture of loop.unfold
+        # The same picture as loop.unfold(n).picture(), without unfolding the loop.
+        return strip_picture(loop.name, view, unfold, backward=backward, whole=whole)
     return loop.split().picture(detail.value) if stages else loop.picture(detail.value)
 
 
-def _show(picture: Picture) -> None:
-    """In the terminal, with words for what tints would show: for each the values that have it."""
+def _print_picture(picture: Picture) -> None:
+    """Print a picture, and for each tint of its legend the values that have it: the terminal shows no tints."""
     show(terminal(picture))
     names = {tint: [str(spot.name) for spot in picture.spots if spot.tint == tint] for tint in picture.legend}
     width = max(map(len, picture.legend.values()), default=0)

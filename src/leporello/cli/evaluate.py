@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from leporello.cli.reading import Encoding, text_in
-from leporello.cli.saying import say
+from leporello.cli.console import say
+from leporello.cli.text_input import Encoding, read_text
 from leporello.language.model.language_model import LanguageModel
 
 
@@ -26,14 +26,14 @@ def evaluate(
 ) -> None:
     """Perplexity and bits per character of a text, the state carried from its first character to its last."""
     model = LanguageModel.load(run, which)
-    found = model.evaluate(text_in(text, encoding, model, unknown))
+    scores = model.evaluate(read_text(text, encoding, model, unknown))
     if as_json:
-        say(json.dumps(dataclasses.asdict(found)))
+        say(json.dumps(dataclasses.asdict(scores)))
         return
     say(
-        f"perplexity          {found.perplexity:.4f}\n"
-        f"bits per character  {found.bits_per_character:.4f}\n"
-        f"bits per byte       {found.bits_per_byte:.4f}\n"
-        f"tokens              {found.tokens:,}\n"
-        f"unknown             {found.unknown:.3%}"
+        f"perplexity          {scores.perplexity:.4f}\n"
+        f"bits per character  {scores.bits_per_character:.4f}\n"
+        f"bits per byte       {scores.bits_per_byte:.4f}\n"
+        f"tokens              {scores.tokens:,}\n"
+        f"unknown             {scores.unknown:.3%}"
     )

@@ -1,4 +1,4 @@
-"""`leporello generate`: text that a run's network writes, as it writes it."""
+"""`leporello generate`: text that a run's network writes, printed token by token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from leporello.cli.reading import unknown_in
-from leporello.cli.saying import showable, warn
+from leporello.cli.console import encodable, warn
+from leporello.cli.text_input import list_unknown
 from leporello.language.model.language_model import LanguageModel
 
 
@@ -31,10 +31,10 @@ def generate(
     """Write text, token by token, and show it as it comes."""
     model = LanguageModel.load(run, which)
     pieces = model.generate_stream(prompt, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    strange = unknown_in(model, prompt)
-    if strange:
-        warn(f"the network does not know {strange}: it reads the unknown symbol instead")
+    unknown = list_unknown(model, prompt)
+    if unknown:
+        warn(f"the network does not know {unknown}: it reads the unknown symbol instead")
     for piece in itertools.chain([prompt], pieces):
-        sys.stdout.write(showable(piece, sys.stdout.encoding))
+        sys.stdout.write(encodable(piece, sys.stdout.encoding))
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -1,26 +1,24 @@
-"""`main`: where the command `leporello` begins.
-
-Knows which packages the commands need beside torch, and what to say where they are missing.
-"""
+"""Entry point of the command `leporello`: says so where typer or rich is missing, then runs the application."""
 
 from __future__ import annotations
 
 import io
 import sys
 
-NEEDED = ("typer", "rich")
+REQUIRED_PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
+    """Run the command line; exit code 2 where a required package is missing."""
     try:
-        from leporello.cli.app import app  # here, so that a missing package is said and not thrown
+        from leporello.cli.app import app  # here, so that a missing package is reported without a traceback
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in NEEDED:
+        if (missing.name or "").partition(".")[0] not in REQUIRED_PACKAGES:
             raise
         print(f"error: the commands need the package {missing.name}.", file=sys.stderr)
         print("  try  pip install 'leporello[cli]'", file=sys.stderr)
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a letter that cannot be shown must not end a training
+            stream.reconfigure(errors="replace")  # a character that cannot be encoded must not end a training
     app(prog_name="leporello")

@@ -1,4 +1,4 @@
-"""`leporello runs`: the runs below a folder, side by side; a damaged one with what is wrong with it."""
+"""`leporello runs`: the runs below a folder, as a table; a damaged run is listed with its error."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from leporello.cli.columns import aligned, duration, number
-from leporello.cli.saying import say, show
+from leporello.cli.console import say, show
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.report.run_summary import RunSummary, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.run.metrics import without_infinities
+from leporello.text_table import format_long_time, format_optional, plain_table
 
-DEEPEST = 4  # folders below the one that is looked through
-FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is one of a run
-HEADS = ["run", "text", "cell", "hidden", "epochs", "updates", "time", "perplexity", "bits/char", "state", "changed"]
-ORDERS = ("perplexity", "date")
+MAX_DEPTH = 4  # levels of folders that are searched
+RUN_FILES = ("config.toml", "metrics.jsonl", "last.safetensors")  # a folder with any of them is a run
+HEADINGS = ["run", "text", "cell", "hidden", "epochs", "updates", "time", "perplexity", "bits/char", "state", "changed"]
+SORT_KEYS = ("perplexity", "date")
 
 
 def runs(
@@ -31,41 +31,41 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs as one JSON array.")] = False,
 ) -> None:
     """List the runs below a folder, the best first."""
-    if by not in ORDERS:
-        raise ArgumentError("--by has no such order.", came=by, expected=", ".join(ORDERS))
+    if by not in SORT_KEYS:
+        raise ArgumentError("--by has no such order.", came=by, expected=", ".join(SORT_KEYS))
     if not folder.is_dir():
         raise ArgumentError("there is no such folder.", came=folder, tries="leporello train, or the name of a folder")
-    found, damaged = looked_at(folder)
-    found.sort(key=_perplexity if by == "perplexity" else lambda one: -one.changed)
+    summaries, damaged = find_runs(folder)
+    summaries.sort(key=_perplexity if by == "perplexity" else lambda one: -one.changed)
     if as_json:
-        wrong = [{"run": str(run.path), "wrong": error.what, **error.details} for run, error in damaged]
-        print(json.dumps([*map(record, found), *wrong], ensure_ascii=True))
+        broken = [{"run": str(run.path), "wrong": error.what, **error.details} for run, error in damaged]
+        print(json.dumps([*map(record, summaries), *broken], ensure_ascii=True))
         return
-    if found:
-        show(aligned([HEADS, *(_row(one, folder) for one in found)], left=(0, 1, 2, 9, 10)))
+    if summaries:
+        show(plain_table([HEADINGS, *(_row(one, folder) for one in summaries)], left=(0, 1, 2, 9, 10)))
     for run, error in damaged:
-        told = "; ".join([error.what.rstrip("."), *(f"{name} {value}" for name, value in error.details.items())])
-        say(f"{_name(run, folder)}  damaged: {told}")
-    if not found and not damaged:
+        problem = "; ".join([error.what.rstrip("."), *(f"{name} {value}" for name, value in error.details.items())])
+        say(f"{_name(run, folder)}  damaged: {problem}")
+    if not summaries and not damaged:
         say(f"there are no runs below {folder}")
 
 
-def looked_at(folder: Path) -> tuple[list[RunSummary], list[tuple[Run, LeporelloError]]]:
-    """The runs below a folder, and the damaged ones with what is wrong."""
-    found, damaged = [], []
-    for path in _folders(folder, DEEPEST):
+def find_runs(folder: Path) -> tuple[list[RunSummary], list[tuple[Run, LeporelloError]]]:
+    """Summaries of the runs below a folder, and the runs that cannot be read, each with its error."""
+    summaries, damaged = [], []
+    for path in _folders(folder, MAX_DEPTH):
         run = Run(path)
         try:
-            found.append(summary_of(Run.open(path)))
+            summaries.append(summary_of(Run.open(path)))
         except LeporelloError as error:
             damaged.append((run, error))
         except OSError as error:
             damaged.append((run, LeporelloError("it cannot be read.", says=error.strerror or error)))
-    return found, damaged
+    return summaries, damaged
 
 
 def record(summary: RunSummary) -> dict[str, Any]:
-    """A run as JSON has it."""
+    """A run as one JSON object."""
     best, last, corpus = summary.best or {}, summary.last, summary.corpus
     return without_infinities(
         {
@@ -90,18 +90,18 @@ def record(summary: RunSummary) -> dict[str, Any]:
     )
 
 
-def _folders(folder: Path, deep: int) -> Iterator[Path]:
-    """Folders of runs, in the order of their names; nothing inside one of them."""
-    if any((folder / name).is_file() for name in FILES):
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Folders that hold a run, sorted by name; folders inside a run are not searched."""
+    if any((folder / name).is_file() for name in RUN_FILES):
         yield folder
         return
     try:
-        inside = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:  # one that may not be looked into
+        subfolders = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:  # no permission
         return
-    for name in inside if deep else ():
+    for name in subfolders if depth else ():
         if not name.startswith("."):
-            yield from _folders(folder / name, deep - 1)
+            yield from _folders(folder / name, depth - 1)
 
 
 def _row(one: RunSummary, folder: Path) -> list[str]:
@@ -113,9 +113,9 @@ def _row(one: RunSummary, folder: Path) -> list[str]:
         str(config.hidden),
         f"{last.get('epoch', 0):.4g}",
         f"{last.get('update', 0):,}",
-        duration(one.seconds),
-        number(best.get("perplexity"), ",.3f"),
-        number(best.get("bits_per_character"), ".3f"),
+        format_long_time(one.seconds),
+        format_optional(best.get("perplexity"), ",.3f"),
+        format_optional(best.get("bits_per_character"), ".3f"),
         one.state,
         time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed)),
     ]

@@ -10,15 +10,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from leporello.cli.reading import Encoding, text_in
-from leporello.cli.saying import say
-from leporello.cli.writing import writable, write
+from leporello.atomic_write import write_atomically
+from leporello.cli.console import say
+from leporello.cli.output_files import writable
+from leporello.cli.text_input import Encoding, read_text
 from leporello.errors import ArgumentError
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.surprise_heatmap import coloured_html, coloured_text, is_plain, legend
 from leporello.language.tokens.text_tokens import TextTokenizer
 
-PAGES = (".html", ".htm")
+HTML_SUFFIXES = (".html", ".htm")
 
 
 def score(
@@ -38,16 +39,16 @@ def score(
     """Show a text with each token on the colour of its surprise, in bits; marks below it where there are no colours."""
     if first < 0:
         raise ArgumentError("--first is no count.", came=first, expected="0 or more")
-    page = None if html is None else writable(html, PAGES, "--html page.html")
+    page = None if html is None else writable(html, HTML_SUFFIXES, "--html page.html")
     model = LanguageModel.load(run, which)
-    read = text_in(text, encoding, model, unknown)[: first or None]
-    found = model.evaluate(read)
-    symbols, bits = model.surprises(read)
-    pieces, costs = whole_characters(model, read, bits)
+    scored = read_text(text, encoding, model, unknown)[: first or None]
+    result = model.evaluate(scored)
+    symbols, bits = model.surprises(scored)
+    pieces, costs = bits_per_piece(model, scored, bits)
     if page is not None:
-        write(page, f'<!doctype html>\n<meta charset="utf-8">\n{coloured_html(pieces, costs)}'.encode())
+        write_atomically(page, f'<!doctype html>\n<meta charset="utf-8">\n{coloured_html(pieces, costs)}'.encode())
     if as_json:
-        print(json.dumps({"perplexity": found.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
+        print(json.dumps({"perplexity": result.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
         return
     console = Console()
     plain = is_plain(console)
@@ -56,15 +57,15 @@ def score(
             say(part.plain)
         else:
             console.print(part)
-    say(f"\nperplexity {found.perplexity:.3f}, {found.bits_per_character:.3f} bits per character")
+    say(f"\nperplexity {result.perplexity:.3f}, {result.bits_per_character:.3f} bits per character")
     if html is not None:
         say(f"wrote {html}")
 
 
-def whole_characters(model: LanguageModel, text: str, bits: list[float]) -> tuple[list[str], list[float]]:
-    """The text of each token with its bits; tokens that are parts of a character come together, their bits summed.
+def bits_per_piece(model: LanguageModel, text: str, bits: list[float]) -> tuple[list[str], list[float]]:
+    """Pieces of the text with their bits: a token each, but tokens that make up one character are joined.
 
-    What was read and not predicted has no bits: NaN.
+    The first token is read and not predicted: its bits are NaN.
     """
     tokenizer = model.tokenizer
     costs = [math.nan, *bits[1:]]

@@ -1,1 +1,1 @@
-"""Pictures of spots in columns: laid out, and written as SVG, DOT, Mermaid and text. Knows nothing of the project."""
+"""Pictures of spots in columns: laid out, and written as SVG, PNG, DOT, Mermaid and text. Independent of the rest."""

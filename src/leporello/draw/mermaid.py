@@ -1,7 +1,7 @@
-"""A picture in Mermaid's language: folded from bottom to top, a strip from left to right.
+"""A picture in Mermaid's language: a folded picture from bottom to top, a strip from left to right.
 
-Knows which signs Mermaid, and the Markdown inside its labels, would take for their own; Mermaid finds the places.
-The language has no rows: columns of a strip follow from its arrows. Tooltips and borders of windows are left out.
+Mermaid finds the coordinates. Characters that Mermaid, or the Markdown inside its labels, would interpret are escaped.
+The language has no rows: the columns of a strip follow from its arrows. Tooltips and borders of windows are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from leporello.draw.picture import Line, Picture, Spot, delays
 
-SHAPES: Mapping[str, tuple[str, str]] = {  # what stands around a label
+BRACKETS: Mapping[str, tuple[str, str]] = {  # around the label of each shape
     "circle": ("((", "))"),
     "box": ("[", "]"),
     "parameter": ("[", "]"),
@@ -19,7 +19,7 @@ SHAPES: Mapping[str, tuple[str, str]] = {  # what stands around a label
     "point": ("((", "))"),
 }
 ARROWS: Mapping[str, str] = {"forward": "-->", "gradient": "-.->", "cut": "-.-x"}
-# A page may be light or dark: what is filled has its own ink, what is black a border that shows on both.
+# A page may be light or dark: filled nodes have a text colour of their own, black ones a border that shows on both.
 STYLES: Mapping[str, str] = {
     "delay": "fill:#000,stroke:#888",
     "dashed": "stroke-dasharray:4 3",
@@ -27,26 +27,25 @@ STYLES: Mapping[str, str] = {
     "point": "fill:#000,stroke:#888,color:#fff",
     "caption": "fill:none,stroke:none",
 }
-# The legend's tints, in its order: they differ without colour too.
+# For the tints of the legend, in its order; widths of borders differ as well as colours.
 TINTS = (
     "fill:#f7d3b0,stroke-width:3px,color:#000",
     "fill:#d6e6f5,stroke-width:1px,color:#000",
     "fill:#e0e0e0,stroke-width:5px,color:#000",
 )
-TINTED = ("circle", "box", "operator")  # parameters stay grey, points black
 
-# Signs that stay as they are: letters, a space between words, brackets and commas, `t+1`, `(...)` and `from_x`.
-PLAIN = re.compile(r"[^\W_]|(?<=\S) (?=\S)|[(),]|(?<=[A-Za-z(])[-+]|(?<=[(.])\.|(?<=[^\W_])_(?=[^\W_])")
-NUMBERED = re.compile(r"[0-9]+\)")  # a list, to Markdown
+# Characters that are not escaped: letters, a space between words, brackets and commas, `t+1`, `(...)` and `from_x`.
+UNESCAPED = re.compile(r"[^\W_]|(?<=\S) (?=\S)|[(),]|(?<=[A-Za-z(])[-+]|(?<=[(.])\.|(?<=[^\W_])_(?=[^\W_])")
+LIST_ITEM = re.compile(r"[0-9]+\)")  # Markdown would make it a numbered list
 
 
 def mermaid(picture: Picture) -> str:
     """The picture as a `flowchart`."""
-    return "\n".join(_Writer(picture).lines()) + "\n"
+    return "\n".join(_MermaidWriter(picture).lines()) + "\n"
 
 
-class _Writer:
-    """Lines of one picture. Names are made up, n0, n1 and so on: what a user calls a value stands in labels only."""
+class _MermaidWriter:
+    """Writes the lines of one picture. Ids are n0, n1 and so on: names of the user are in labels only."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
@@ -60,8 +59,8 @@ class _Writer:
     def lines(self) -> list[str]:
         direction = "LR" if self.picture.columns > 1 else "BT"
         body = [
-            *_told("accTitle", self.picture.title),
-            *_told("accDescr", self.picture.description),
+            *_accessible_text("accTitle", self.picture.title),
+            *_accessible_text("accDescr", self.picture.description),
             *(self._spot(spot) for spot in self.picture.spots),
             *(f'{id}[" "]' for id in self.squares.values()),
             *self._arrows(),
@@ -72,14 +71,14 @@ class _Writer:
         return [*self._title(), f"flowchart {direction}", *(f"  {line}" for line in body)]
 
     def _title(self) -> list[str]:
-        """The words above the drawing, in a form that YAML reads."""
+        """The title above the drawing, escaped for YAML."""
         if not self.picture.title:
             return []
         words = re.sub(r"[^\w (),.+-]", lambda match: f"\\U{ord(match[0]):08x}", self.picture.title)
         return ["---", f'title: "{words}"', "---"]
 
     def _spot(self, spot: Spot) -> str:
-        left, right = SHAPES[spot.shape]
+        left, right = BRACKETS[spot.shape]
         return f'{self.ids[spot.id]}{left}"{_escaped(str(spot.name))}"{right}'
 
     def _arrows(self) -> list[str]:
@@ -95,11 +94,11 @@ class _Writer:
         return f"{start} {ARROWS[line.kind]}{label} {self.ids[line.target]}"
 
     def _captions(self) -> list[str]:
-        found = []
+        lines = []
         for index, (column, words) in enumerate(self.picture.captions.items()):
-            found.append(f'c{index}["{_escaped(words)}"]')
-            found += [f"c{index} ~~~ {self.ids[spot.id]}" for spot in self.picture.spots if spot.column == column][:1]
-        return found
+            lines.append(f'c{index}["{_escaped(words)}"]')
+            lines += [f"c{index} ~~~ {self.ids[spot.id]}" for spot in self.picture.spots if spot.column == column][:1]
+        return lines
 
     def _legend(self) -> list[str]:
         return [
@@ -108,7 +107,7 @@ class _Writer:
         ]
 
     def _classes(self) -> list[str]:
-        """What nodes look like, and how thick tinted arrows are."""
+        """Styles of nodes by class, and the widths of tinted arrows."""
         members: dict[str, list[str]] = {name: [] for name in (*STYLES, *self.tints.values())}
         members["delay"] += self.squares.values()
         members["caption"] += [f"c{index}" for index in range(len(self.picture.captions))]
@@ -119,39 +118,41 @@ class _Writer:
                 members[self.tints[spot.tint]].append(self.ids[spot.id])
             if spot.dashed:
                 members["dashed"].append(self.ids[spot.id])
-        looks = {**STYLES, **dict(zip(self.tints.values(), TINTS, strict=False))}
+        styles = {**STYLES, **dict(zip(self.tints.values(), TINTS, strict=False))}
         used = {name: ids for name, ids in members.items() if ids}
         return [
-            *(f"classDef {name} {looks[name]}" for name in used),
+            *(f"classDef {name} {styles[name]}" for name in used),
             *(f"class {','.join(ids)} {name}" for name, ids in used.items()),
-            *self._pens(),
+            *self._line_widths(),
         ]
 
-    def _pens(self) -> list[str]:
-        first = len(self.squares)  # the arrows come after those through squares
-        pens = []
-        for tint, look in zip(self.tints, TINTS, strict=False):
+    def _line_widths(self) -> list[str]:
+        first = len(self.squares)  # the links of squares are numbered first
+        statements = []
+        for tint, style in zip(self.tints, TINTS, strict=False):
             numbers = [str(first + index) for index, line in enumerate(self.picture.lines) if line.tint == tint]
             if numbers:
-                pens.append(f"linkStyle {','.join(numbers)} {look.split(',')[1]}")
-        return pens
+                statements.append(f"linkStyle {','.join(numbers)} {style.split(',')[1]}")
+        return statements
 
 
-def _told(key: str, words: str) -> list[str]:
-    """What a screen reader says; it must be one line."""
+def _accessible_text(key: str, words: str) -> list[str]:
+    """A text for screen readers, on one line."""
     return [f"{key}: {_escaped(words, ' ')}"] if words.strip() else []
 
 
 def _escaped(words: str, newline: str = "<br>") -> str:
-    """A text whose every sign comes out as it is: what is not plain is written by its number; no text is a space."""
-    return newline.join(_line(line) for line in words.split("\n")) or " "
+    """A text of which every character is shown as it is: escaped by its number where needed; empty text as a blank."""
+    return newline.join(_escaped_line(line) for line in words.split("\n")) or " "
 
 
-def _line(words: str) -> str:
-    plain = {match.start() for match in PLAIN.finditer(words)}
-    if numbered := NUMBERED.match(words):
-        plain.remove(numbered.end() - 1)
+def _escaped_line(words: str) -> str:
+    plain = {match.start() for match in UNESCAPED.finditer(words)}
+    if list_item := LIST_ITEM.match(words):
+        plain.remove(list_item.end() - 1)
     return "".join(
-        sign if index in plain or (ord(sign) > 127 and sign.isprintable() and sign not in "°¶") else f"#{ord(sign)};"
-        for index, sign in enumerate(words)
+        letter
+        if index in plain or (ord(letter) > 127 and letter.isprintable() and letter not in "°¶")
+        else f"#{ord(letter)};"
+        for index, letter in enumerate(words)
     )

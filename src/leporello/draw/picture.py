@@ -1,6 +1,6 @@
 """`Picture`: what is drawn, as data: spots in columns, lines between them, squares on delays.
 
-Knows nothing of what it shows, and nothing of where things will stand: layout finds places, the writers draw.
+A picture has no coordinates: `picture_layout` finds them, and the writers (`svg`, `terminal`, `dot`, `mermaid`) draw.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Kind = Literal["forward", "gradient", "cut"]
 
 @dataclass(frozen=True)
 class Name:
-    """A name as people write it: `h` with an index below and a time in brackets."""
+    """A name as in a textbook: `h` with an index below and a time in brackets."""
 
     base: str
     below: str = ""
@@ -29,11 +29,11 @@ class Name:
 class Spot:
     """A circle, a box or a point.
 
-    id       its own
+    id       unique in the picture
     place    which value of the step it is: the same in every column
-    column   the time step it belongs to, from the left
-    above    whether it stands above what reads it, as targets do
-    dashed   whether it only hints at what goes on there
+    column   the time step it belongs to, counted from the left
+    above    whether it is drawn above its readers, as targets are
+    dashed   whether it only hints at a step that is not drawn
     tint     a key of the picture's legend
     """
 
@@ -52,9 +52,9 @@ class Spot:
 class Line:
     """An arrow between two spots.
 
-    names   what is multiplied along it
-    delay   how many steps it waits for, each drawn as a black square; 0 in an unfolded picture
-    kind    "gradient": from right to left, beside the arrow it belongs to; "cut": one that is not followed
+    names   of the matrices that multiply along it: its label
+    delay   number of steps, each drawn as a black square; 0 in an unfolded picture
+    kind    "gradient": against a forward arrow and beside it; "cut": a gradient that is not propagated
     """
 
     source: str
@@ -72,11 +72,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Picture:
-    """Spots and lines, with a title and a description for those who cannot see them.
+    """Spots and lines, with a title, and a description for screen readers.
 
-    captions   a few words below a column
-    legend     for each tint what it means
-    borders    columns in front of which a window begins
+    captions   texts below columns
+    legend     the meaning of each tint
+    borders    columns at which a window begins
     """
 
     title: str
@@ -96,7 +96,7 @@ class Picture:
 
 
 def delays(lines: Iterable[Line]) -> dict[str, int]:
-    """For each source the number of squares behind it: lines that wait for longer pass through the same ones first."""
+    """The number of squares after each source, which is its longest delay: its lines share them."""
     longest: dict[str, int] = {}
     for line in lines:
         if line.delay:

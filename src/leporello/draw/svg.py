@@ -1,6 +1,6 @@
-"""A Picture as SVG: one self-contained file, with words for screen readers.
+"""A picture as SVG: one self-contained file without scripts, with a title and a description for screen readers.
 
-Knows shapes and strokes; where things stand is the layout's business.
+Ink and paper follow the reader's light or dark mode. Nothing is shown by colour alone.
 """
 
 from __future__ import annotations
@@ -8,67 +8,105 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from leporello.draw.labels import Anchor, Box, Label, extent, labels
-from leporello.draw.layout import Layout, Placed, Routed, layout
-from leporello.draw.measure import SIZE, text_width
+from leporello.draw.label_placement import Anchor, Box, Label, page_box, place_labels
 from leporello.draw.picture import Name, Picture
-from leporello.draw.sizes import SQUARE
-from leporello.draw.strokes import HEAD, bars, head, number, passes, path, towards
-from leporello.draw.style import STYLE
+from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
+from leporello.draw.polylines import Point, direction, distance, passes_through, point_towards
+from leporello.draw.sizes import FONT_SIZE, SQUARE, text_width
+
+FONT = "'Palatino Linotype', Palatino, 'Book Antiqua', Georgia, 'Times New Roman', 'DejaVu Serif', serif"
+
+# Light first; where the reader prefers dark, ink and paper change together, since the page around may stay light.
+# `&` stands for the picture's id, so that the rules of several pictures on one page stay apart.
+STYLE = """
+  #& text { font-family: @FONT@; fill: #1a1a1a; text-anchor: middle; }
+  #& .name { font-size: 16px; font-style: italic; }
+  #& .small { font-size: 11px; font-style: normal; }
+  #& .note { font-size: 12px; }
+  #& .paper { fill: #ffffff; }
+  #& .spot { fill: #ffffff; stroke: #1a1a1a; stroke-width: 1.3; }
+  #& .dashed { stroke-dasharray: 4 3; }
+  #& .parameter { fill: #cfd8e3; }
+  #& .stepwise { fill: #ffe2b8; stroke-width: 2.4; }
+  #& .line { fill: none; stroke: #1a1a1a; stroke-width: 1.3; }
+  #& .line.inside { stroke-width: 2.4; }
+  #& .head, #& .square, #& .point { fill: #1a1a1a; stroke: none; }
+  #& .line.gradient { stroke: #b3202a; stroke-dasharray: 5 3; }
+  #& .head.gradient { fill: #b3202a; }
+  #& .line.cut { stroke: #8a8a8a; stroke-dasharray: 1.5 3; }
+  #& .head.cut { fill: #8a8a8a; }
+  #& .bars { fill: none; stroke: #b3202a; stroke-width: 2; }
+  #& .line.border { stroke: #8a8a8a; stroke-dasharray: 2 4; }
+  @media (prefers-color-scheme: dark) {
+    #& text { fill: #e8e8e8; }
+    #& .paper { fill: #22272e; }
+    #& .spot { fill: #22272e; stroke: #e8e8e8; }
+    #& .parameter { fill: #44505e; }
+    #& .stepwise { fill: #5c4516; }
+    #& .line { stroke: #e8e8e8; }
+    #& .head, #& .square, #& .point { fill: #e8e8e8; }
+    #& .line.gradient, #& .bars { stroke: #ff8a80; }
+    #& .head.gradient { fill: #ff8a80; }
+  }
+""".replace("@FONT@", FONT)
+
+
+CORNER_RADIUS = 10.0
+ARROWHEAD = 7.0
 
 
 class Svg(str):
-    """SVG as a string; notebooks show it, `save` writes it."""
+    """SVG as a string; notebooks display it, `save` writes it."""
 
     def _repr_svg_(self) -> str:
         return str(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file and give back the file's path."""
+        """Write it to a file and return the file's path."""
         file = Path(path)
         file.write_text(self, encoding="utf-8")
         return file
 
 
 def svg(picture: Picture) -> Svg:
-    """The picture, laid out and drawn."""
-    found = layout(picture)
-    parts = [_border(found, x) for x in found.borders]
-    parts += [line(routed, found) for routed in found.routed]
-    parts += branches(found.routed)
-    parts += [spot(placed, picture) for placed in found.placed.values()]
-    named = labels(found)
-    parts += [label(one) for one in named]
-    page = extent(found, named)
-    below, page = notes(found, page)
-    return framed(picture, [*parts, *below], page)
+    """Lay out a picture and draw it."""
+    layout = layout_picture(picture)
+    parts = [_window_border(layout, x) for x in layout.borders]
+    parts += [draw_line(routed, layout) for routed in layout.routed]
+    parts += draw_branches(layout.routed)
+    parts += [draw_spot(placed, picture) for placed in layout.placed.values()]
+    labels = place_labels(layout)
+    parts += [draw_label(label) for label in labels]
+    notes, page = draw_notes(layout, page_box(layout, labels))
+    return svg_file(picture, [*parts, *notes], page)
 
 
-def framed(picture: Picture, parts: list[str], page: Box, style: str = STYLE) -> Svg:
-    """A whole file around what is drawn."""
+def svg_file(picture: Picture, parts: list[str], page: Box, style: str = STYLE) -> Svg:
+    """The complete file around the drawn parts."""
     left, top, width, height = map(number, (page[0], page[1], page[2] - page[0], page[3] - page[1]))
-    title, description = clean(picture.title), clean(picture.description)
-    own = _own_name([title, description, *parts])
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" id="{own}" viewBox="{left} {top} {width} {height}" '
-        f'width="{width}" height="{height}" role="img" aria-labelledby="{own}-title {own}-description">'
+    title, description = escaped(picture.title), escaped(picture.description)
+    id = _picture_id([title, description, *parts])
+    root = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" id="{id}" viewBox="{left} {top} {width} {height}" '
+        f'width="{width}" height="{height}" role="img" aria-labelledby="{id}-title {id}-description">'
     )
-    words = [f'<title id="{own}-title">{title}</title>', f'<desc id="{own}-description">{description}</desc>']
+    words = [f'<title id="{id}-title">{title}</title>', f'<desc id="{id}-description">{description}</desc>']
     paper = f'<rect class="paper" x="{left}" y="{top}" width="{width}" height="{height}"/>'
-    rules = f"<style>{style.replace('&', own)}</style>"
-    return Svg("\n".join([head, *words, rules, paper, *parts, "</svg>"]) + "\n")
+    rules = f"<style>{style.replace('&', id)}</style>"
+    return Svg("\n".join([root, *words, rules, paper, *parts, "</svg>"]) + "\n")
 
 
-def _own_name(parts: list[str]) -> str:
-    """What no other picture on a page is called; the same for the same picture."""
+def _picture_id(parts: list[str]) -> str:
+    """An id that no other picture on a page has: a checksum of its contents."""
     return f"p{zlib.crc32(''.join(parts).encode()):08x}"
 
 
-def clean(text: str) -> str:
-    """Text for XML: escaped, and without characters that XML cannot hold."""
+def escaped(text: str) -> str:
+    """Text for XML: escaped; characters that XML does not allow are replaced."""
     return escape("".join(letter if _is_allowed(letter) else "\ufffd" for letter in text))
 
 
@@ -77,115 +115,160 @@ def _is_allowed(letter: str) -> bool:
     return letter in "\t\n\r" or (code >= 0x20 and not 0xD800 <= code <= 0xDFFF and code not in (0xFFFE, 0xFFFF))
 
 
-def told(tooltip: str, element: str) -> str:
-    """An element with words that appear when one points at it."""
-    return f"<g><title>{clean(tooltip)}</title>{element}</g>" if tooltip else element
+def with_tooltip(tooltip: str, element: str) -> str:
+    """An element with a tooltip, if there is one."""
+    return f"<g><title>{escaped(tooltip)}</title>{element}</g>" if tooltip else element
 
 
-def spot(placed: Placed, picture: Picture) -> str:
+def draw_spot(placed: PlacedSpot, picture: Picture) -> str:
     """A circle, a box or a point, with its name."""
-    own, half = placed.spot, placed.half
-    if own.shape == "point":
-        return told(own.tooltip, f'<circle class="point" cx="{number(placed.x)}" cy="{number(placed.y)}" r="2.5"/>')
-    kind = "spot" + (" dashed" if own.dashed else "") + (" parameter" if own.shape == "parameter" else "")
-    kind += " stepwise" if own.tint == "stepwise" and own.tint in picture.legend else ""
-    round_ = half.along if own.shape in ("circle", "operator") else 2
+    spot, half = placed.spot, placed.half
+    if spot.shape == "point":
+        return with_tooltip(
+            spot.tooltip, f'<circle class="point" cx="{number(placed.x)}" cy="{number(placed.y)}" r="2.5"/>'
+        )
+    kind = "spot" + (" dashed" if spot.dashed else "") + (" parameter" if spot.shape == "parameter" else "")
+    kind += " stepwise" if spot.tint == "stepwise" and spot.tint in picture.legend else ""
+    radius = half.y if spot.shape in ("circle", "operator") else 2
     box = (
-        f'<rect class="{kind}" x="{number(placed.x - half.across)}" y="{number(placed.y - half.along)}" '
-        f'width="{number(2 * half.across)}" height="{number(2 * half.along)}" rx="{number(round_)}"/>'
+        f'<rect class="{kind}" x="{number(placed.x - half.x)}" y="{number(placed.y - half.y)}" '
+        f'width="{number(2 * half.x)}" height="{number(2 * half.y)}" rx="{number(radius)}"/>'
     )
-    size = 13.0 if own.shape == "operator" else SIZE
-    return told(own.tooltip, box + name_text((own.name,), placed.x, placed.y, size))
+    size = 13.0 if spot.shape == "operator" else FONT_SIZE
+    return with_tooltip(spot.tooltip, box + draw_names((spot.name,), placed.x, placed.y, size))
 
 
-def name_text(names: tuple[Name, ...], x: float, y: float, size: float = SIZE, anchor: Anchor = "middle") -> str:
-    """Names around a point: italic, with indices below and times behind."""
-    inner, low = [], False
+def draw_names(names: tuple[Name, ...], x: float, y: float, size: float = FONT_SIZE, anchor: Anchor = "middle") -> str:
+    """Names at a point: italic, each followed by its index, lowered, and its time."""
+    inner, is_lowered = [], False
     for index, name in enumerate(names):
-        pieces = [("", ", " if index else ""), ("", name.base), ("below", name.below)]
-        pieces.append(("small", f"({name.time})" if name.time else ""))
-        for kind, text in pieces:
+        parts = [("", ", " if index else ""), ("", name.base), ("below", name.below)]
+        parts.append(("small", f"({name.time})" if name.time else ""))
+        for kind, text in parts:
             if text:
-                inner.append(_raised(kind, text, low))
-                low = kind == "below"
-    own = [] if size == SIZE else [f"font-size: {number(size)}px"]
-    own += [] if anchor == "middle" else [f"text-anchor: {anchor}"]
-    style = f' style="{"; ".join(own)}"' if own else ""
+                inner.append(_name_part(kind, text, is_lowered))
+                is_lowered = kind == "below"
+    rules = [] if size == FONT_SIZE else [f"font-size: {number(size)}px"]
+    rules += [] if anchor == "middle" else [f"text-anchor: {anchor}"]
+    style = f' style="{"; ".join(rules)}"' if rules else ""
     return f'<text class="name" x="{number(x)}" y="{number(y + size * 0.32)}"{style}>{"".join(inner)}</text>'
 
 
-def _raised(kind: str, text: str, low: bool) -> str:
-    """A piece of a name: an index goes down, what follows it comes up again."""
-    shift = 3 * ((kind == "below") - low)
+def _name_part(kind: str, text: str, is_lowered: bool) -> str:
+    """A part of a name: an index is lowered, the part after it raised again."""
+    shift = 3 * ((kind == "below") - is_lowered)
     options = (' class="small"' if kind else "") + (f' dy="{shift}"' if shift else "")
-    return f"<tspan{options}>{clean(text)}</tspan>" if options else clean(text)
+    return f"<tspan{options}>{escaped(text)}</tspan>" if options else escaped(text)
 
 
-def line(routed: Routed, found: Layout) -> str:
+def draw_line(routed: RoutedLine, layout: PictureLayout) -> str:
     """An arrow with the squares of its delays."""
-    own = routed.line
-    inside = " inside" if own.tint == "stepwise" and own.tint in found.picture.legend else ""
-    kind = ("" if own.kind == "forward" else f" {own.kind}") + inside
-    arrow = found.placed[own.target].spot.shape != "point"
-    points = list(routed.way)
+    line = routed.line
+    inside = " inside" if line.tint == "stepwise" and line.tint in layout.picture.legend else ""
+    kind = ("" if line.kind == "forward" else f" {line.kind}") + inside
+    has_arrowhead = layout.placed[line.target].spot.shape != "point"
+    points = list(routed.path)
     tip = points[-1]
-    if arrow:
-        points[-1] = towards(tip, points[-2], HEAD - 1)
-    parts = [f'<path class="line{kind}" d="{path(points)}"/>']
-    if arrow:
-        parts.append(head(routed.way, kind))
+    if has_arrowhead:
+        points[-1] = point_towards(tip, points[-2], ARROWHEAD - 1)
+    parts = [f'<path class="line{kind}" d="{_path_data(points)}"/>']
+    if has_arrowhead:
+        parts.append(_arrowhead(routed.path, kind))
     parts += [
         f'<rect class="square" x="{number(x - SQUARE / 2)}" y="{number(y - SQUARE / 2)}" '
         f'width="{number(SQUARE)}" height="{number(SQUARE)}"/>'
         for x, y in routed.squares
     ]
-    if own.kind == "cut":
-        parts.append(bars(routed.way))
-    return told(own.tooltip, "".join(parts))
+    if line.kind == "cut":
+        parts.append(_cut_bars(routed.path))
+    return with_tooltip(line.tooltip, "".join(parts))
 
 
-def branches(routes: Iterable[Routed]) -> list[str]:
-    """Dots where lines of one source part."""
-    ways: dict[str, list[Routed]] = {}
+def draw_branches(routes: Iterable[RoutedLine]) -> list[str]:
+    """Dots where lines of one source branch."""
+    lines_of: dict[str, list[RoutedLine]] = {}
     for routed in routes:
         if routed.line.kind == "forward":
-            ways.setdefault(routed.line.source, []).append(routed)
+            lines_of.setdefault(routed.line.source, []).append(routed)
     dots: dict[tuple[str, str], str] = {}
-    for own in ways.values():
-        for routed in own:
-            for corner in routed.way[1:-1]:
-                if any(passes(other.way, corner) for other in own if other is not routed):
+    for lines in lines_of.values():
+        for routed in lines:
+            for corner in routed.path[1:-1]:
+                if any(passes_through(other.path, corner) for other in lines if other is not routed):
                     key = (number(corner[0]), number(corner[1]))
                     dots[key] = f'<circle class="point" cx="{key[0]}" cy="{key[1]}" r="2.2"/>'
     return list(dots.values())
 
 
-def label(one: Label) -> str:
-    return told(one.routed.line.tooltip, name_text(one.routed.line.names, one.held, one.y, anchor=one.anchor))
+def draw_label(label: Label) -> str:
+    """The names of a line, beside it."""
+    line = label.routed.line
+    return with_tooltip(line.tooltip, draw_names(line.names, label.anchor_x, label.y, anchor=label.anchor))
 
 
-def _border(found: Layout, x: float) -> str:
+def _window_border(layout: PictureLayout, x: float) -> str:
     """A dotted line where a window begins."""
-    return f'<path class="line border" d="M{number(x)} 4V{number(found.height - 4)}"/>'
+    return f'<path class="line border" d="M{number(x)} 4V{number(layout.height - 4)}"/>'
 
 
-def notes(found: Layout, page: Box) -> tuple[list[str], Box]:
-    """Captions of columns and the legend, below; and the page with room for them."""
+def draw_notes(layout: PictureLayout, page: Box) -> tuple[list[str], Box]:
+    """Captions of columns and the legend, below the picture; and the page's box with room for them."""
     parts = []
     left, top, right, bottom = page
-    if found.picture.captions:
+    if layout.picture.captions:
         bottom += 16
-    for column, caption in found.picture.captions.items():
+    for column, caption in layout.picture.captions.items():
         half = text_width(caption, 12) / 2
-        x = min(max(found.columns[column], left + half), right - half)
-        parts.append(f'<text class="note" x="{number(x)}" y="{number(bottom - 6)}">{clean(caption)}</text>')
-    for tint, words in found.picture.legend.items():
+        x = min(max(layout.columns[column], left + half), right - half)
+        parts.append(f'<text class="note" x="{number(x)}" y="{number(bottom - 6)}">{escaped(caption)}</text>')
+    for tint, words in layout.picture.legend.items():
         bottom += 20
         right = max(right, left + 40 + text_width(words, 12))
         kind = "spot" + (" stepwise" if tint == "stepwise" else "")
         parts.append(
             f'<rect class="{kind}" x="{number(left + 8)}" y="{number(bottom - 17)}" width="16" height="11" rx="5"/>'
             f'<text class="note" style="text-anchor: start" x="{number(left + 30)}" y="{number(bottom - 7)}">'
-            f"{clean(words)}</text>"
+            f"{escaped(words)}</text>"
         )
-    return parts, (left, top, right, bottom + (6 if found.picture.legend else 0))
+    return parts, (left, top, right, bottom + (6 if layout.picture.legend else 0))
+
+
+def number(value: float) -> str:
+    """A coordinate with at most one decimal."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _path_data(points: list[Point]) -> str:
+    """The data of an SVG path along a polyline, with rounded corners."""
+    start = points[0]
+    parts = [f"M{number(start[0])} {number(start[1])}"]
+    for before, here, after in zip(points, points[1:], points[2:], strict=False):
+        radius = min(CORNER_RADIUS, distance(before, here) / 2, distance(here, after) / 2)
+        a, b = point_towards(here, before, radius), point_towards(here, after, radius)
+        parts.append(
+            f"L{number(a[0])} {number(a[1])}Q{number(here[0])} {number(here[1])} {number(b[0])} {number(b[1])}"
+        )
+    end = points[-1]
+    return "".join(parts) + f"L{number(end[0])} {number(end[1])}"
+
+
+def _arrowhead(points: list[Point], kind: str) -> str:
+    """The tip of an arrow, as a triangle."""
+    (x, y), before = points[-1], points[-2]
+    dx, dy = direction(before, points[-1])
+    back = (x - dx * ARROWHEAD, y - dy * ARROWHEAD)
+    wing = ARROWHEAD * 0.45
+    corners = [(x, y), (back[0] - dy * wing, back[1] + dx * wing), (back[0] + dy * wing, back[1] - dx * wing)]
+    return f'<path class="head{kind}" d="M{"L".join(f"{number(a)} {number(b)}" for a, b in corners)}Z"/>'
+
+
+def _cut_bars(points: list[Point]) -> str:
+    """Two bars across a line on which no gradient flows, in the middle of its longest segment."""
+    a, b = max(pairwise(points), key=lambda segment: distance(*segment))
+    x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
+    dx, dy = direction(a, b)
+    bars = []
+    for shift in (-2, 2):
+        cx, cy = x + dx * shift, y + dy * shift
+        bars.append(f"M{number(cx - dy * 5)} {number(cy + dx * 5)}L{number(cx + dy * 5)} {number(cy - dx * 5)}")
+    return f'<path class="bars" d="{"".join(bars)}"/>'

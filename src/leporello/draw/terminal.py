@@ -1,20 +1,17 @@
-"""A Picture as text, with box characters: circles as round boxes, delays as black squares.
-
-Knows characters; which cells things take is the business of `cells`.
-"""
+"""A picture as text with box-drawing characters: circles as round boxes, delays as black squares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from leporello.draw.cells import Cell, Cells, shown, tall
-from leporello.draw.layout import Placed, Routed, layout
-from leporello.draw.measure import columns_of
 from leporello.draw.picture import Picture
+from leporello.draw.picture_layout import PlacedSpot, RoutedLine, layout_picture
+from leporello.draw.terminal_grid import GridPoint, TerminalGrid, half_height, one_line_name
+from leporello.text_table import display_width
 
 NORTH, EAST, SOUTH, WEST = 1, 2, 4, 8
-LINES = {
+LINE_CHARACTERS = {
     NORTH: "│",
     SOUTH: "│",
     EAST: "─",
@@ -31,123 +28,127 @@ LINES = {
     EAST | WEST | SOUTH: "┬",
     NORTH | EAST | SOUTH | WEST: "┼",
 }
-BACK = {"│": "┆", "─": "┄"}  # a gradient's lines
-HEADS = {NORTH: "▲", SOUTH: "▼", EAST: "▶", WEST: "◀"}
-BACK_HEADS = {NORTH: "△", SOUTH: "▽", EAST: "▷", WEST: "◁"}
-WAYS = {(0, -1): NORTH, (1, 0): EAST, (0, 1): SOUTH, (-1, 0): WEST}
+DASHED = {"│": "┆", "─": "┄"}  # for lines of gradients
+ARROWHEADS = {NORTH: "▲", SOUTH: "▼", EAST: "▶", WEST: "◀"}
+GRADIENT_ARROWHEADS = {NORTH: "△", SOUTH: "▽", EAST: "▷", WEST: "◁"}
+DIRECTIONS = {(0, -1): NORTH, (1, 0): EAST, (0, 1): SOUTH, (-1, 0): WEST}
 OPPOSITE = {NORTH: SOUTH, SOUTH: NORTH, EAST: WEST, WEST: EAST}
-BORDERS = {"operator": "()", "box": "[]", "parameter": "{}"}
+BRACKETS = {"operator": "()", "box": "[]", "parameter": "{}"}
 
 
 def terminal(picture: Picture) -> str:
     """The picture as lines of text."""
-    found = layout(picture)
-    if not found.placed:
+    layout = layout_picture(picture)
+    if not layout.placed:
         return ""
-    page = _Page(Cells(found))
+    page = _TextPage(TerminalGrid(layout))
     page.draw_lines()
     page.draw_spots()
     page.draw_labels()
     return page.text()
 
 
-class _Page:
-    """Letters by cell, while they are drawn."""
+class _TextPage:
+    """The characters of a text, by grid point, while it is drawn."""
 
-    def __init__(self, cells: Cells) -> None:
-        self.cells = cells
-        self.found = cells.found
-        self.letters: dict[Cell, str] = {}
-        self.passing: dict[Cell, dict[str, int]] = {}  # for each source that passes a cell the ways it takes there
-        self.lines: dict[Cell, set[int]] = {}  # which lines pass it
+    def __init__(self, grid: TerminalGrid) -> None:
+        self.grid = grid
+        self.layout = grid.layout
+        self.characters: dict[GridPoint, str] = {}
+        self.directions: dict[GridPoint, dict[str, int]] = {}  # at each point the directions of each source's lines
+        self.lines: dict[GridPoint, set[int]] = {}  # the lines that pass each point
 
     def draw_lines(self) -> None:
-        for index, routed in enumerate(self.found.routed):
-            way = self.cells.ways[index]
+        """All lines, then their arrowheads and squares on top."""
+        for index, routed in enumerate(self.layout.routed):
+            path = self.grid.paths[index]
             net = routed.line.source if routed.line.kind == "forward" else f"back {routed.line.source}"
-            for here, after in pairwise(way):
-                turn = WAYS[after[0] - here[0], after[1] - here[1]]
-                for cell, mark in ((here, turn), (after, OPPOSITE[turn])):
-                    known = self.passing.setdefault(cell, {})
-                    known[net] = known.get(net, 0) | mark
-            for cell in way:
-                self.lines.setdefault(cell, set()).add(index)
-        self.letters |= {cell: _crossing(known) for cell, known in self.passing.items()}
-        for index, routed in enumerate(self.found.routed):
-            self._draw_ends(routed, self.cells.ways[index])
+            for here, after in pairwise(path):
+                direction = DIRECTIONS[after[0] - here[0], after[1] - here[1]]
+                for point, bit in ((here, direction), (after, OPPOSITE[direction])):
+                    directions = self.directions.setdefault(point, {})
+                    directions[net] = directions.get(net, 0) | bit
+            for point in path:
+                self.lines.setdefault(point, set()).add(index)
+        self.characters |= {point: _line_character(directions) for point, directions in self.directions.items()}
+        for index, routed in enumerate(self.layout.routed):
+            self._draw_ends(routed, self.grid.paths[index])
 
-    def _draw_ends(self, routed: Routed, way: Sequence[Cell]) -> None:
-        """The arrowhead, in front of the target; squares; and a cross on what is cut."""
-        outside = [place for place, cell in enumerate(way) if cell not in self.cells.inside]
-        heads = HEADS if routed.line.kind == "forward" else BACK_HEADS
-        if outside and self.found.placed[routed.line.target].spot.shape != "point":
+    def _draw_ends(self, routed: RoutedLine, path: Sequence[GridPoint]) -> None:
+        """The arrowhead in front of the target, the squares, and a cross on a line that is cut."""
+        outside = [number for number, point in enumerate(path) if point not in self.grid.occupied]
+        heads = ARROWHEADS if routed.line.kind == "forward" else GRADIENT_ARROWHEADS
+        if outside and self.layout.placed[routed.line.target].spot.shape != "point":
             last = outside[-1]
-            before, after = (way[last], way[last + 1]) if last + 1 < len(way) else (way[last - 1], way[last])
-            self.letters[way[last]] = heads[WAYS[after[0] - before[0], after[1] - before[1]]]
+            before, after = (path[last], path[last + 1]) if last + 1 < len(path) else (path[last - 1], path[last])
+            self.characters[path[last]] = heads[DIRECTIONS[after[0] - before[0], after[1] - before[1]]]
         for square in routed.squares:
-            self.letters[self.cells.at(square)] = "■"
+            self.characters[self.grid.at(square)] = "■"
         if routed.line.kind == "cut" and len(outside) > 2:
-            self.letters[way[outside[len(outside) // 2]]] = "╳"
+            self.characters[path[outside[len(outside) // 2]]] = "╳"
 
     def draw_spots(self) -> None:
-        for id, placed in self.found.placed.items():
-            self._draw_spot(placed, self.cells.middles[id], self.cells.half[id])
+        for id, placed in self.layout.placed.items():
+            self._draw_spot(placed, self.grid.centres[id], self.grid.half_width[id])
 
-    def _draw_spot(self, placed: Placed, middle: Cell, half: int) -> None:
-        x, y = middle
+    def _draw_spot(self, placed: PlacedSpot, centre: GridPoint, half: int) -> None:
+        """A spot with its border; half is the number of columns left and right of its centre."""
+        x, y = centre
         if placed.spot.shape == "point":
-            self.letters[x, y] = "•"
+            self.characters[x, y] = "•"
             return
         left, right = x - half - 1, x + half + 1
-        text = shown(placed)
+        text = one_line_name(placed)
         for column in range(left, right + 1):
-            self.letters[column, y] = " "
-        self._write(x - (columns_of(text) - 1) // 2, y, text)
-        if tall(placed):
-            flat, steep = ("┄", "┆") if placed.spot.dashed else ("─", "│")
+            self.characters[column, y] = " "
+        self._write(x - (display_width(text) - 1) // 2, y, text)
+        if half_height(placed):
+            horizontal, vertical = ("┄", "┆") if placed.spot.dashed else ("─", "│")
             for column in range(left + 1, right):
-                self.letters[column, y - 1] = self.letters[column, y + 1] = flat
+                self.characters[column, y - 1] = self.characters[column, y + 1] = horizontal
             corners = {(left, y - 1): "╭", (right, y - 1): "╮", (left, y + 1): "╰", (right, y + 1): "╯"}
-            self.letters |= {**corners, (left, y): steep, (right, y): steep}
+            self.characters |= {**corners, (left, y): vertical, (right, y): vertical}
         else:
-            ends = BORDERS[placed.spot.shape]
-            self.letters |= {(left, y): ends[0], (right, y): ends[1]}
+            ends = BRACKETS[placed.spot.shape]
+            self.characters |= {(left, y): ends[0], (right, y): ends[1]}
 
     def _write(self, x: int, y: int, text: str) -> None:
+        """Write text to the right of a grid point."""
         for letter in text:
-            width = columns_of(letter)
+            width = display_width(letter)
             if width:
-                self.letters[x, y] = letter
+                self.characters[x, y] = letter
             if width == 2:
-                self.letters[x + 1, y] = ""  # the second half of a wide letter
+                self.characters[x + 1, y] = ""  # the second half of a wide letter
             x += width
 
     def draw_labels(self) -> None:
-        for index, routed in enumerate(self.found.routed):
+        for index, routed in enumerate(self.layout.routed):
             if routed.line.names and routed.line.kind == "forward":
                 self._draw_label(" ".join(routed.line.label.split()), index)
 
     def _draw_label(self, text: str, index: int) -> None:
-        """Into the line where it runs level and is alone, else beside it."""
-        width = columns_of(text)
-        *own, tip = [cell for cell in self.cells.ways[index] if cell not in self.cells.inside]
-        alone = [cell for cell in own if self.lines[cell] == {index} and self.letters[cell] != "■"]
-        for run in _level([cell for cell in alone if self.letters[cell] == "─"]):
+        """Write a label into a horizontal part of its line that no other line shares, else beside the line."""
+        width = display_width(text)
+        *path, tip = [point for point in self.grid.paths[index] if point not in self.grid.occupied]
+        alone = [point for point in path if self.lines[point] == {index} and self.characters[point] != "■"]
+        for run in _horizontal_runs([point for point in alone if self.characters[point] == "─"]):
             if len(run) > width:
                 self._write(min(run)[0] + (len(run) - width) // 2, run[0][1], text)
                 return
-        for x, y in [*sorted(alone or own, key=lambda cell: abs(own.index(cell) - len(own) * 0.6)), tip]:
+        for x, y in [*sorted(alone or path, key=lambda point: abs(path.index(point) - len(path) * 0.6)), tip]:
             for start in (x - width, x + 1):
-                if all(self.letters.get((column, y), " ") == " " for column in range(start, start + width)):
+                if all(self.characters.get((column, y), " ") == " " for column in range(start, start + width)):
                     self._write(start, y, text)
                     return
-        if own:
-            self._write(*own[len(own) // 2], text)
+        if path:
+            self._write(*path[len(path) // 2], text)
 
     def text(self) -> str:
-        left = min(x for x, _ in self.letters)
+        """All rows as lines of text, with the captions of columns below."""
+        left = min(x for x, _ in self.characters)
         rows: dict[int, dict[int, str]] = {}
-        for (x, y), letter in self.letters.items():
+        for (x, y), letter in self.characters.items():
             rows.setdefault(y, {})[x] = letter
         lines = []
         for y in range(min(rows), max(rows) + 1):
@@ -157,28 +158,28 @@ class _Page:
 
     def _captions(self, left: int) -> list[str]:
         lines = []
-        for column, caption in self.found.picture.captions.items():
-            x = self.cells.across.cell(self.found.columns[column]) - left
-            lines.append(" " * max(0, x - columns_of(caption) // 2) + caption)
+        for column, caption in self.layout.picture.captions.items():
+            x = self.grid.x.position(self.layout.columns[column]) - left
+            lines.append(" " * max(0, x - display_width(caption) // 2) + caption)
         return lines
 
 
-def _crossing(known: dict[str, int]) -> str:
-    """One source's lines join; lines of two sources cross, the steep one in front."""
-    if len(known) > 1:
-        ways = list(known.values())
-        steep = next((way for way in ways if way in (NORTH | SOUTH, NORTH, SOUTH)), ways[0])
-        return LINES[steep]
-    ((net, way),) = known.items()
-    return BACK.get(LINES[way], LINES[way]) if net.startswith("back ") else LINES[way]
+def _line_character(directions: dict[str, int]) -> str:
+    """The character of a point: lines of one source join; of two sources the vertical line is in front."""
+    if len(directions) > 1:
+        bits = list(directions.values())
+        return LINE_CHARACTERS[next((one for one in bits if one in (NORTH | SOUTH, NORTH, SOUTH)), bits[0])]
+    ((net, bits_of_net),) = directions.items()
+    character = LINE_CHARACTERS[bits_of_net]
+    return DASHED.get(character, character) if net.startswith("back ") else character
 
 
-def _level(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Runs of cells side by side, those near the end first."""
-    runs: list[list[Cell]] = []
-    for cell in cells:
-        if runs and runs[-1][-1][1] == cell[1] and abs(runs[-1][-1][0] - cell[0]) == 1:
-            runs[-1].append(cell)
+def _horizontal_runs(points: Sequence[GridPoint]) -> list[list[GridPoint]]:
+    """Groups of points side by side, those near the end of the line first."""
+    runs: list[list[GridPoint]] = []
+    for point in points:
+        if runs and runs[-1][-1][1] == point[1] and abs(runs[-1][-1][0] - point[0]) == 1:
+            runs[-1].append(point)
         else:
-            runs.append([cell])
+            runs.append([point])
     return runs[::-1]

@@ -46,7 +46,7 @@ def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> C
             try:
                 _refuse(engine, loop)
             except (EngineRefusal, RowsMeet) as refusal:
-                reasons[engine] = loop.meets or refusal.what
+                reasons[engine] = loop.batch_interaction or refusal.what
                 continue
             return Choice(engine, _why(reasons))
     raise AssertionError("the engine 'reference' runs every loop")
@@ -68,11 +68,11 @@ def _refuse(engine: str, loop: Loop) -> None:
         raise EngineRefusal(
             "the engine 'cpu' runs on the CPU alone.", came=f"tensors on {elsewhere}", tries='engine="auto"'
         )
-    if engine != "reference" and loop.meets is not None:
+    if engine != "reference" and loop.batch_interaction is not None:
         raise RowsMeet(
             "rows of the batch influence each other in this step.",
-            cell=place_of(loop.signature.home) if loop.signature and loop.signature.home else loop.name,
-            because=loop.meets,
+            cell=place_of(loop.signature.module) if loop.signature and loop.signature.module else loop.name,
+            because=loop.batch_interaction,
             engine=engine,
             tries='compute over features only; or engine="reference", or "auto", which chooses it',
         )

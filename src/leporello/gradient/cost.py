@@ -19,7 +19,7 @@ from leporello.loop.fake_tensors import has_rows
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.split import part
-from leporello.loop.value_classes import multiplies
+from leporello.loop.value_classes import is_matrix_product
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.prune import prune
 from leporello.rewrite.save import SAVED, save
@@ -143,9 +143,9 @@ def _of_node(node: fx.Node) -> float:
         return 0.0
     sources = [source.meta["val"] for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
     if not has_rows(value):  # a weight's gradient is a sum over rows: of each row a product of two numbers
-        return 2.0 * value.numel() if multiplies(node) and any(map(has_rows, sources)) else 0.0
+        return 2.0 * value.numel() if is_matrix_product(node) and any(map(has_rows, sources)) else 0.0
     own = math.prod(int(size) for size in value.shape if isinstance(size, int))
-    return 2.0 * own * int(sources[-2].shape[-1]) if multiplies(node) else float(own)
+    return 2.0 * own * int(sources[-2].shape[-1]) if is_matrix_product(node) else float(own)
 
 
 def _told(row: Cost) -> tuple[str, str, str, str]:

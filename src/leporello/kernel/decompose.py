@@ -104,7 +104,7 @@ def _traced(
         return rule(*map(_own, args), **options)
 
     try:
-        with family.active(), family.sealed(), torch.no_grad():
+        with family.active(), family.no_new_guards(), torch.no_grad():
             inner = make_fx(dispatch_functionalize(of_leaves))(*(leaf.meta["val"] for leaf in leaves)).graph
     except Exception:
         return None

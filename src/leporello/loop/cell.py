@@ -1,6 +1,7 @@
-"""`Cell`: a module that is one step, with its state declared once.
+"""`Cell`: a module that is one step, with its state declared once; and `named`, which names a value inside a step.
 
-Knows one step; knows nothing of sequences, tracing or engines.
+A cell that is called with a whole sequence refuses it: `refuse_row`, `refuse_sequence` and `gained_an_axis` tell a
+sequence from the input of one step by its shape.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Cell(nn.Module):
         super().__init__()
         self.leaves = {name: _shape(name, size) for name, size in leaves.items()}
         if len(self.leaves) > 1:
-            state_type(tuple(self.leaves))  # made now: torch.compile makes no types
+            state_type(tuple(self.leaves))  # created now: torch.compile creates no types
         self.initial = nn.ParameterDict()
         if learned:
             for name, shape in self.leaves.items():
@@ -66,9 +67,9 @@ class Cell(nn.Module):
         self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Tree:
         """The state before the first step: zeros, or the learned initial state, for `batch` rows."""
-        home = next((p for p in self.parameters() if p.is_floating_point() or p.is_complex()), None)
-        device = device or (home.device if home is not None else None)
-        dtype = dtype or (home.dtype if home is not None else None)
+        like = next((p for p in self.parameters() if p.is_floating_point() or p.is_complex()), None)
+        device = device or (like.device if like is not None else None)
+        dtype = dtype or (like.dtype if like is not None else None)
         values = [
             self.initial[name].to(device=device, dtype=dtype).expand(batch, *shape)
             if name in self.initial
@@ -95,7 +96,7 @@ class Cell(nn.Module):
     def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> Any:
         refuse_row(self, x, state)
         if state is None:
-            state = self.initial_state(batch_of(x) or 1, **_home_of(x))
+            state = self.initial_state(batch_of(x) or 1, **_device_and_dtype(x))
         if not may_be_sequence(x, state):
             return super().__call__(x, state, *args, **options)
         refuse_sequence(self, x, state)
@@ -103,7 +104,7 @@ class Cell(nn.Module):
             result = super().__call__(x, state, *args, **options)
         except RuntimeError as error:  # shapes that do not fit
             raise not_one_step(self, x) from error
-        if grown(result, state):
+        if gained_an_axis(result, state):
             raise not_one_step(self, x)
         return result
 
@@ -124,7 +125,7 @@ def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _home_of(x: Any) -> dict[str, Any]:
+def _device_and_dtype(x: Any) -> dict[str, Any]:
     """Device and dtype of an input, without the dtype if it holds integers."""
     for leaf in leaves_of(x):
         if isinstance(leaf, Tensor):
@@ -134,18 +135,18 @@ def _home_of(x: Any) -> dict[str, Any]:
 
 
 def features_of(cell: nn.Module) -> int | None:
-    """How many features a built-in cell reads; None for a cell of one's own, whose `inputs` may mean anything."""
+    """How many features a built-in cell reads; None for a user's cell, whose `inputs` may mean anything."""
     inputs = getattr(cell, "inputs", None)
-    return inputs if isinstance(inputs, int) and _is_ours(type(cell)) else None  # type: ignore[arg-type]
+    return inputs if isinstance(inputs, int) and _is_built_in(type(cell)) else None  # type: ignore[arg-type]
 
 
 @functools.cache
-def _is_ours(kind: type) -> bool:
+def _is_built_in(kind: type) -> bool:
     return any(base.__module__.startswith(("leporello.cells.", "leporello.nets.")) for base in kind.__mro__)
 
 
 def refuse_row(cell: nn.Module, x: Any, state: Any) -> None:
-    """A built-in cell reads one step: [batch, features]."""
+    """Refuse an input of a built-in cell that is not one step, [batch, features]."""
     features = features_of(cell)
     if features is None:
         return
@@ -179,25 +180,25 @@ def refuse_row(cell: nn.Module, x: Any, state: Any) -> None:
 
 def may_be_sequence(x: Any, state: Any) -> bool:
     """Whether the input has an axis more than one step's would have: more than any state leaf."""
-    lead = x if isinstance(x, Tensor) else next((leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor)), None)
-    if lead is None:
+    first = x if isinstance(x, Tensor) else next((leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor)), None)
+    if first is None:
         return False
-    axes = lead.dim() + (not (lead.is_floating_point() or lead.is_complex()))  # classes stand for rows of features
+    axes = first.dim() + (not (first.is_floating_point() or first.is_complex()))  # a class index is a row of features
     return isinstance(x, PackedSequence) or (
         axes > 2 and axes > max([0, *(leaf.dim() for leaf in leaves_of(state) if isinstance(leaf, Tensor))])
     )
 
 
 def refuse_sequence(cell: nn.Module, x: Any, state: Any) -> None:
-    """A sequence has the batch on its second axis: where the state's batch stands there and not in front, say so."""
-    lead = next(leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor))
+    """Refuse an input whose second axis, and not its first, has the size of the state's batch: a sequence."""
+    first = next(leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor))
     batch = batch_of(state)
-    if isinstance(x, PackedSequence) or (batch is not None and lead.shape[0] != batch and lead.shape[1] == batch):
+    if isinstance(x, PackedSequence) or (batch is not None and first.shape[0] != batch and first.shape[1] == batch):
         raise not_one_step(cell, x)
 
 
-def grown(result: Any, state: Any) -> bool:
-    """Whether a leaf of the next state has more axes than it had."""
+def gained_an_axis(result: Any, state: Any) -> bool:
+    """Whether a leaf of the next state has more axes than before the step."""
     if not isinstance(result, tuple) or len(result) != 2:
         return False
     pairs = zip(leaves_of(result[1]), leaves_of(state), strict=False)
@@ -217,12 +218,14 @@ def not_one_step(cell: nn.Module, x: Any) -> NotOneStep:
 Value = TypeVar("Value", bound=Tensor)
 
 
-class _Listeners(threading.local):
+class _Collectors(threading.local):
+    """The tables that `named` fills, of this thread; empty unless a trace or a recording is running."""
+
     def __init__(self) -> None:
-        self.stack: list[dict[str, Tensor]] = []
+        self.tables: list[dict[str, Tensor]] = []
 
 
-_listeners = _Listeners()
+_collectors = _Collectors()
 
 
 def named(value: Value, name: str) -> Value:
@@ -230,17 +233,17 @@ def named(value: Value, name: str) -> Value:
 
     >>> rate = named(torch.tanh(h), "r")   # doctest: +SKIP
     """
-    for heard in _listeners.stack:
-        heard[name] = value
+    for table in _collectors.tables:
+        table[name] = value
     return value
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[dict[str, Tensor]]:
-    """Collect what is named while the block runs; the last value of a name stands."""
-    heard: dict[str, Tensor] = {}
-    _listeners.stack.append(heard)
+def collected_names() -> Iterator[dict[str, Tensor]]:
+    """The values that are passed to `named` while the block runs, by name; the last value of a name counts."""
+    table: dict[str, Tensor] = {}
+    _collectors.tables.append(table)
     try:
-        yield heard
+        yield table
     finally:
-        _listeners.stack.remove(heard)
+        _collectors.tables.remove(table)

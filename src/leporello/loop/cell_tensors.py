@@ -1,7 +1,8 @@
-"""A cell with other tensors in the place of its parameters and buffers, for as long as a block runs.
+"""The tensors and attributes of a cell while it is traced: parameters replaced, writes refused, one thread at a time.
 
-Each slot is exchanged once, however often its module or its tensor is shared, and put back whatever happens. Meanwhile
-no other thread may read the cell: whoever reads one is `alone`, or looks at `swaps` before and after.
+`tensors_replaced` runs a cell on fake parameters. `NoWrites`, `refuse_replaced` and `attributes_unchanged` refuse a
+step that writes to its parameters, buffers or attributes: a graph is made from one run of the step, so a write would
+happen once, while tracing, and never again.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
 
-reading = threading.RLock()
+CELL_LOCK = threading.RLock()  # held by whoever reads the tensors of a cell, or replaces them; not by cached calls
 
 
-class Swaps:
-    """Which modules hold other tensors at this moment.
+class Replacements:
+    """Which modules hold replaced tensors at this moment.
 
-    modules   their ids, in a list that is replaced at every change. A cached call, which takes no lock, compares the
-              list before it has read a cell with the list after, by identity: if it is the same, no swap came between
+    modules   their ids, in a list that is itself replaced at every change. A cached call takes no lock: it compares the
+              list before it has read a cell with the list after, by identity, and reads again if it is another one
     """
 
     __slots__ = ("modules",)
@@ -33,25 +34,28 @@ class Swaps:
         self.modules: list[int] = []
 
 
-swaps = Swaps()
+replacements = Replacements()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def alone(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """One thread at a time in all functions so marked: those that read a cell, and the one that swaps."""
+def under_cell_lock(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate a function that reads a cell, so that no other thread replaces the cell's tensors meanwhile."""
 
     @functools.wraps(function)
     def run(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        with reading:
+        with CELL_LOCK:
             return function(*args, **options)
 
     return run
 
 
 @contextmanager
-def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
-    """Put tensors in the place of those whose `id` they are listed under."""
+def tensors_replaced(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
+    """Replace parameters and buffers of a cell while a block runs.
+
+    instead   the new tensor by the `id` of the old one; a tensor that several modules share is replaced in all of them
+    """
     slots: list[tuple[dict[str, Any], str, Tensor]] = [
         (table, name, value)
         for module in cell.modules()
@@ -59,92 +63,89 @@ def swapped(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator[None]:
         for name, value in table.items()
         if value is not None and id(value) in instead
     ]
-    others = swaps.modules
+    others = replacements.modules
     try:
-        swaps.modules = [*others, *map(id, cell.modules())]
+        replacements.modules = [*others, *map(id, cell.modules())]
         for table, name, value in slots:
             table[name] = instead[id(value)]
-        _lists_in_step(cell)
+        _update_flat_weights(cell)
         yield
     finally:
         for table, name, value in slots:
             table[name] = value
-        _lists_in_step(cell)
-        swaps.modules = list(others)
+        _update_flat_weights(cell)
+        replacements.modules = list(others)
 
 
-def _lists_in_step(cell: nn.Module) -> None:
-    """torch.nn's recurrent modules keep a list of their parameters beside the table."""
+def _update_flat_weights(cell: nn.Module) -> None:
+    """Make the list of parameters that torch.nn's recurrent modules keep agree with their table of parameters."""
     for module in cell.modules():
         if isinstance(module, nn.RNNBase):
             module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
-_INSTEAD = (
+_MAKE_IT_STATE = (
     "make it a state leaf: what a step hands on to the next is state; "
     "modules that keep statistics (batch norm, spectral norm) write only in train(), so use eval()"
 )
 
 
 class NoWrites(TorchDispatchMode):
-    """While active, an operator that writes to one of the named tensors, or to a view of one, is refused."""
+    """While active, an operator that writes to one of these tensors, or to a view of one, is refused."""
 
-    def __init__(self, named: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.names = {_memory(value): name for name, value in reversed([*named.items()])}
+        self.names = {_storage_id(value): name for name, value in reversed([*tensors.items()])}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func._schema.is_mutable:
             for index, argument in enumerate(func._schema.arguments):
-                given = args[index] if index < len(args) else kwargs.get(argument.name)
-                if argument.is_write and isinstance(given, Tensor) and _memory(given) in self.names:
-                    raise _refusal(self.names[_memory(given)])
+                value = args[index] if index < len(args) else kwargs.get(argument.name)
+                if argument.is_write and isinstance(value, Tensor) and _storage_id(value) in self.names:
+                    raise _write_refusal(self.names[_storage_id(value)])
         return func(*args, **kwargs)
 
 
-def _memory(value: Tensor) -> int:
+def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _refusal(name: str) -> UntraceableStep:
+def _write_refusal(name: str) -> UntraceableStep:
     return UntraceableStep(
         f"the step writes to '{name}', which all steps share.",
         expected="a step that only reads its parameters, buffers and attributes",
-        tries=_INSTEAD,
+        tries=_MAKE_IT_STATE,
     )
 
 
-Held = dict[str, tuple[nn.Module, str, Any]]
+def tensors_of(cell: nn.Module) -> dict[str, Tensor | None]:
+    """The parameters and buffers of a cell, by full name; a shared one under each of its names."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, module in cell.named_modules()
+        for name, value in (*module._parameters.items(), *module._buffers.items())
+    }
 
 
-def held_tensors(cell: nn.Module) -> Held:
-    """The parameters and buffers of a cell, by full name."""
-    found: Held = {}
-    for path, module in cell.named_modules():
-        for name, value in (*module._parameters.items(), *module._buffers.items()):
-            found[f"{path}.{name}" if path else name] = (module, name, value)
-    return found
-
-
-def refuse_exchanged(cell: nn.Module, before: Held) -> None:
-    """A step may not put another tensor in the place of a buffer either."""
-    after = held_tensors(cell)
+def refuse_replaced(cell: nn.Module, before: Mapping[str, Tensor | None]) -> None:
+    """Refuse a step that assigned another tensor to a parameter or buffer; `before` is `tensors_of` before the step."""
+    after = tensors_of(cell)
     for name in {**before, **after}:
-        if name not in before or name not in after or before[name][2] is not after[name][2]:
-            raise _refusal(name)
+        if name not in before or name not in after or before[name] is not after[name]:
+            raise _write_refusal(name)
 
 
 @contextmanager
-def unchanged(cell: nn.Module) -> Iterator[None]:
-    """Attributes a step sets are put back, and refused by name."""
+def attributes_unchanged(cell: nn.Module) -> Iterator[None]:
+    """Restore attributes that a step sets, and refuse the step by the name of one."""
     before = {path: (module, _contents(vars(module))) for path, module in cell.named_modules()}
     try:
         yield
     except BaseException:
-        _put_back(before)
+        _restore_all(before)
         raise
-    changed = _put_back(before)
+    changed = _restore_all(before)
     if changed is not None:
         raise UntraceableStep(
             f"the step sets the attribute '{changed}', which all steps share.",
@@ -153,49 +154,49 @@ def unchanged(cell: nn.Module) -> Iterator[None]:
         )
 
 
-_KEPT_BY_TORCH = ("_parameters", "_buffers", "_modules")
-_Contents = dict[str, tuple[Any, Any]]  # of a module's attributes: the value, and what a container held
+_MANAGED_BY_TORCH = ("_parameters", "_buffers", "_modules")
+_Contents = dict[str, tuple[Any, Any]]  # by attribute: the value, and a copy of it if it is a container
 
 
 def _contents(attributes: Mapping[str, Any]) -> _Contents:
-    own = {name: value for name, value in attributes.items() if name not in _KEPT_BY_TORCH}
-    return {name: (value, value.copy() if _container(value) else None) for name, value in own.items()}
+    plain = {name: value for name, value in attributes.items() if name not in _MANAGED_BY_TORCH}
+    return {name: (value, value.copy() if _is_container(value) else None) for name, value in plain.items()}
 
 
-def _container(value: Any) -> bool:
+def _is_container(value: Any) -> bool:
     return isinstance(value, (list, dict, set))
 
 
-def _put_back(before: Mapping[str, tuple[nn.Module, _Contents]]) -> str | None:
-    """Undo what was set; the name of one attribute that was, None if none was."""
+def _restore_all(before: Mapping[str, tuple[nn.Module, _Contents]]) -> str | None:
+    """Restore every attribute; the name of one that had changed, None if none had."""
     changed = None
     for path, (module, old) in before.items():
         names = [
-            name for name in {**old, **vars(module)} if name not in _KEPT_BY_TORCH and _restored(module, name, old)
+            name for name in {**old, **vars(module)} if name not in _MANAGED_BY_TORCH and _restore(module, name, old)
         ]
-        if names and not isinstance(module, nn.RNNBase):  # those keep lists of their parameters in step with them
+        if names and not isinstance(module, nn.RNNBase):  # those update lists of their parameters themselves
             changed = f"{path}.{names[0]}" if path else names[0]
     return changed
 
 
-def _restored(module: nn.Module, name: str, old: _Contents) -> bool:
-    """Put one attribute back; whether it had changed."""
+def _restore(module: nn.Module, name: str, old: _Contents) -> bool:
+    """Restore one attribute; whether it had changed."""
     if name not in old:
         del module.__dict__[name]
         return True
-    value, held = old[name]
+    value, copy = old[name]
     replaced = name not in vars(module) or vars(module)[name] is not value
     module.__dict__[name] = value
-    if not _container(value) or _same(value, held):
+    if not _is_container(value) or _same_items(value, copy):
         return replaced
     value.clear()
-    value.extend(held) if isinstance(value, list) else value.update(held)
+    value.extend(copy) if isinstance(value, list) else value.update(copy)
     return True
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether containers hold the very same things; tensors are not compared by value."""
+def _same_items(one: Any, other: Any) -> bool:
+    """Whether two containers hold the same objects, compared by identity: tensors cannot be compared by value."""
     if isinstance(one, set):
         return {id(item) for item in one} == {id(item) for item in other}
-    mine, theirs = (list(each.items()) if isinstance(each, dict) else list(enumerate(each)) for each in (one, other))
-    return len(mine) == len(theirs) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(mine, theirs, strict=True))
+    first, second = (list(each.items()) if isinstance(each, dict) else list(enumerate(each)) for each in (one, other))
+    return len(first) == len(second) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(first, second, strict=True))

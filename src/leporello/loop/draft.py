@@ -1,6 +1,6 @@
-"""`Draft`: a Loop opened for writing. A rewrite opens one, adds inputs, operators and outputs, and closes it again.
+"""`Draft`: a Loop opened for editing, with its graph and ports kept in agreement.
 
-Knows how to keep a graph and its ports in step; knows nothing of what a rewrite wants.
+A rewrite opens one, adds inputs, operators and outputs, and closes it into a Loop again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from leporello.loop.port import Port
 class Draft:
     """A copy of a Loop's graph that can be changed.
 
-    inputs, outputs   port and node, in order; edit `outputs` freely, add inputs with `add_input`
+    inputs, outputs   pairs of port and node, in order; edit `outputs` freely, add inputs with `add_input`
+    copies            for each node of the Loop its copy here
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -48,7 +49,7 @@ class Draft:
         self.outputs = [(port, instead if old is node else old) for port, old in self.outputs]
 
     def add_input(self, port: Port) -> fx.Node:
-        """A new placeholder behind the others."""
+        """Add an input behind the others; its placeholder."""
         last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
         with self.graph.inserting_after(last):
             node = self.graph.placeholder(port.name.replace(".", "_"))
@@ -58,14 +59,15 @@ class Draft:
         return node
 
     def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
-        """A new operator at the place of insertion (the end, unless inside `before` or `after`)."""
+        """Add an operator at the point of insertion: the end, unless inside `before` or `after_inputs`."""
         return call(self.graph, self.family, target, *args, **options)
 
     def before(self, node: fx.Node) -> Any:
+        """Insert in front of a node, while the block runs."""
         return self.graph.inserting_before(node)
 
     def after_inputs(self) -> Any:
-        """Insert in front of the first operator."""
+        """Insert in front of the first operator, while the block runs."""
         last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
         return self.graph.inserting_before(last.next)
 
@@ -76,7 +78,7 @@ class Draft:
         return node
 
     def close(self, **changes: Any) -> Loop:
-        """The Loop again, without what no output needs."""
+        """The edited Loop, without operators that no output depends on."""
         self.graph.output(tuple(node for _, node in self.outputs))
         self.graph.eliminate_dead_code()
         self.graph.lint()

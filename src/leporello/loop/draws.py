@@ -1,7 +1,6 @@
 """Random numbers as inputs: each random operator of a step becomes a function of a uniform or normal draw.
 
-Knows the random operators of ATen; knows nothing of graphs. The same table serves the trace (draws are placeholders)
-and the replay of a plain loop (draws are given).
+One table serves the trace, where draws are placeholders, and the replay of a plain Python loop, where they are passed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Draw:
-    """What one random operator asks for: a distribution and a full shape."""
+    """The random numbers that one operator needs: their distribution, full shape, dtype and device."""
 
     distribution: str  # "uniform" on [0, 1), or "normal"
     shape: tuple[Any, ...]
@@ -37,7 +36,7 @@ def fresh(draw: Draw) -> Tensor:
 
 
 def _dropout(draw: Tensor, x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
-    keep = draw < 1 - p  # as bernoulli(1 - p) has it, which dropout is made of elsewhere
+    keep = draw < 1 - p  # the same comparison as bernoulli(1 - p), of which dropout is composed elsewhere
     scale = 0.0 if p == 1 else 1 / (1 - p)
     return x * keep * scale, keep
 
@@ -72,23 +71,28 @@ def _integers(draw: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """How a random operator reads a draw: its distribution, whose shape it has, and the function."""
+    """A random operator as a function of a draw.
+
+    distribution   of the draw, which has the shape of the operator's result
+    value          value(draw, *the operator's own arguments) -> the result
+    in_place       whether the operator writes the result to its first argument
+    """
 
     distribution: str
     value: Callable[..., Any]
     in_place: bool = False
 
 
-_like = Rule("uniform", lambda draw, x, **_: draw)
-_like_normal = Rule("normal", lambda draw, x, **_: draw)
+_uniform_itself = Rule("uniform", lambda draw, x, **_: draw)
+_normal_itself = Rule("normal", lambda draw, x, **_: draw)
 
 RULES: dict[Any, Rule] = {
-    aten.rand.default: _like,
-    aten.rand_like.default: _like,
-    aten.randn.default: _like_normal,
-    aten.randn_like.default: _like_normal,
-    aten.randint.default: Rule("uniform", lambda draw, high, size, **k: _integers(draw, 0, high, _integer(k))),
-    aten.randint.low: Rule("uniform", lambda draw, low, high, size, **k: _integers(draw, low, high, _integer(k))),
+    aten.rand.default: _uniform_itself,
+    aten.rand_like.default: _uniform_itself,
+    aten.randn.default: _normal_itself,
+    aten.randn_like.default: _normal_itself,
+    aten.randint.default: Rule("uniform", lambda draw, high, size, **k: _integers(draw, 0, high, _integer_dtype(k))),
+    aten.randint.low: Rule("uniform", lambda draw, low, high, size, **k: _integers(draw, low, high, _integer_dtype(k))),
     aten.randint_like.default: Rule("uniform", lambda draw, x, high, **_: _integers(draw, 0, high, x.dtype)),
     aten.randint_like.low_dtype: Rule("uniform", lambda draw, x, low, high, **_: _integers(draw, low, high, x.dtype)),
     aten.bernoulli.default: Rule("uniform", _bernoulli),
@@ -107,14 +111,15 @@ RULES: dict[Any, Rule] = {
 }
 
 
-def _integer(options: dict[str, Any]) -> torch.dtype:
+def _integer_dtype(options: dict[str, Any]) -> torch.dtype:
     return options.get("dtype") or torch.int64
 
 
 class Drawing(TorchDispatchMode):
     """While active, random operators take their numbers from `source(draw)` instead of a generator.
 
-    Operators under `torch.no_grad()` are detached, so that a graph made meanwhile still knows that no gradient passes.
+    Results of operators under `torch.no_grad()` are detached, so that a graph traced meanwhile shows that no gradient
+    passes.
     """
 
     def __init__(self, source: Callable[[Draw], Tensor]) -> None:
@@ -129,20 +134,20 @@ class Drawing(TorchDispatchMode):
                 f"the step draws random numbers in a way that is not known: {func}.",
                 tries="draw with torch.rand_like, randn_like, bernoulli, normal or dropout and compute from that",
             )
-        value = func(*args, **kwargs) if rule is None else _drawn(rule, self.source, func, args, kwargs)
+        value = func(*args, **kwargs) if rule is None else _value_of_draw(rule, self.source, func, args, kwargs)
         if not torch.is_grad_enabled() and func is not aten.detach.default:
             return pytree.tree_map_only(Tensor, torch.Tensor.detach, value)
         return value
 
 
-def _drawn(rule: Rule, source: Callable[[Draw], Tensor], func: Any, args: Any, kwargs: Any) -> Any:
+def _value_of_draw(rule: Rule, source: Callable[[Draw], Tensor], func: Any, args: Any, kwargs: Any) -> Any:
     with torch._C.DisableTorchFunction():
-        like = _like_what(func, args, kwargs)
-        value = rule.value(source(Draw(rule.distribution, *like)), *args, **kwargs)
+        shape_dtype_device = _draw_shape(func, args, kwargs)
+        value = rule.value(source(Draw(rule.distribution, *shape_dtype_device)), *args, **kwargs)
         return args[0].copy_(value) if rule.in_place else value
 
 
-def _like_what(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], torch.dtype, torch.device]:
+def _draw_shape(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], torch.dtype, torch.device]:
     """Shape, dtype and device of the random numbers an operator needs."""
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     if tensors:
@@ -157,6 +162,6 @@ def _like_what(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], torc
 
 
 def replay(draws: Sequence[Tensor]) -> Drawing:
-    """Take the given numbers, in the order in which the step asks for them."""
-    waiting: Iterator[Tensor] = iter(draws)
-    return Drawing(lambda draw: next(waiting))
+    """A mode in which random operators take these numbers, in the order in which the operators run."""
+    remaining: Iterator[Tensor] = iter(draws)
+    return Drawing(lambda draw: next(remaining))

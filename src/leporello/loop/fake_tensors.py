@@ -1,7 +1,6 @@
-"""`FakeTensorFamily`: the stand-in tensors of one trace, all of whose batches are one symbol.
+"""`FakeTensorFamily`: fake tensors that share one symbolic batch, and how to find the batch in their shapes.
 
-A Loop and all its rewrites belong to one family, so that a rewrite can compute the shape of what it adds.
-Knows symbolic shapes; knows nothing of steps.
+A Loop and all its rewrites belong to one family, so that a rewrite can compute the shape of an operator it adds.
 """
 
 from __future__ import annotations
@@ -17,35 +16,36 @@ from torch._subclasses import FakeTensorMode
 from torch.backends import opt_einsum
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-_SIZES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the batch a trace imagines: the first that is no feature size
+_EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
 
 
 class FakeTensorFamily:
-    """One symbol for the number of rows, and tensors without data that carry it.
+    """One symbol for the number of rows, and fake tensors with that symbol in their shapes.
 
-    taken   feature sizes, which the number of rows imagined by a trace must not be confused with
-    rows    a number instead of the symbol, for a step that decides by it
+    feature_sizes   sizes that the symbol's hint must differ from
+    rows            a number instead of the symbol, for a step that depends on the number
     """
 
-    def __init__(self, taken: Sequence[int] = (), rows: int | None = None) -> None:
-        self.imagined = rows if rows is not None else next((size for size in _SIZES if size not in taken), 37)
+    def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None) -> None:
+        free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
+        self.example_rows = rows if rows is not None else free
         self.shapes = ShapeEnv(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
-        )  # numbers and sizes made of data are refused where they are asked for: in the user's line
+        )  # numbers and sizes that depend on data are refused in the user's line that reads them
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
-        self.rows: Any = self.imagined if rows is not None else self._symbol()
+        self.rows: Any = self.example_rows if rows is not None else self._symbol()
 
     def _symbol(self) -> Any:
         from torch._dynamo.source import ConstantSource  # here, because it loads all of dynamo: most of a second
 
         source = ConstantSource("rows")
         symbol = self.shapes.create_symbol(
-            self.imagined, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
+            self.example_rows, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
         )
-        return self.shapes.create_symintnode(symbol, hint=self.imagined, source=source)
+        return self.shapes.create_symintnode(symbol, hint=self.example_rows, source=source)
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, rows: bool) -> Tensor:
-        """A tensor without data: [rows, *shape], or [*shape] for what has no row axis."""
+        """A fake tensor [rows, *shape], or [*shape] without the row axis."""
         full = (self.rows, *shape) if rows else tuple(shape)
         with self.mode:
             return torch.empty(full, dtype=dtype, device=device)
@@ -53,39 +53,39 @@ class FakeTensorFamily:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Operators on tensors of this family compute shapes only."""
-        with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would ask for the batch
+        with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would read the batch
             yield
 
     @contextlib.contextmanager
-    def sealed(self) -> Iterator[None]:
-        """Whoever decides by the number of rows inside fails, unless it is decided already."""
-        if self.decided():
+    def no_new_guards(self) -> Iterator[None]:
+        """Fail where the block adds a guard on the number of rows; does nothing where that is a number already."""
+        if self.batch_is_concrete():
             yield
             return
         strict = getattr(
             self.shapes, "error_on_new_guards", contextlib.nullcontext
-        )  # older torch tells only afterwards
+        )  # older torch: checked afterwards only
         with strict():
             yield
-        if self.decided():
+        if self.batch_is_concrete():
             raise RuntimeError(f"guards are frozen, and one was added: {self.guards()[0].expr}")
 
     def guards(self) -> list[Any]:
-        """What the trace assumes about the number of rows, and where: empty for a step that works for every batch."""
+        """What the trace assumes about the number of rows, and where; empty for a step that works for every batch."""
         return list(self.shapes.guards)
 
-    def decided(self) -> bool:
-        """Whether the number of rows is a plain number: asked for, or made one by the step."""
+    def batch_is_concrete(self) -> bool:
+        """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""
         return isinstance(self.rows, int) or bool(self.shapes.guards)
 
 
 def row_axes(value: Tensor) -> list[int]:
-    """The axes of a stand-in tensor whose size is the number of rows, or a multiple of it."""
+    """The axes of a fake tensor whose size is the number of rows, or a multiple of it."""
     return [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
 
 
 def clean_row_axis(value: Any) -> int | None:
-    """The one axis that is the rows and nothing else; None if there is none, several, or a merged one."""
+    """The one axis whose size is the number of rows; None if there is none, several, or one merged with features."""
     if not isinstance(value, Tensor):
         return None
     axes = row_axes(value)
@@ -99,7 +99,7 @@ def _is_symbol(size: Any) -> bool:
 
 
 def has_rows(value: Any) -> bool:
-    """Whether a value of a graph, or any of its parts, carries the row axis."""
+    """Whether a value of a graph, or any tensor in it, has the row axis."""
     if isinstance(value, (tuple, list)):
         return any(has_rows(part) for part in value)
     return isinstance(value, Tensor) and bool(row_axes(value))

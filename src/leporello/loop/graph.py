@@ -1,6 +1,6 @@
-"""fx graphs as we use them: copied, read and grown, with types that a checker understands.
+"""fx graphs: read, copied, extended by an operator, run as a Python function; and the operator `stop`.
 
-Knows fx; knows nothing of loops.
+Every value of a graph has `meta["val"]`, a fake tensor of the Loop's family; `call` adds an operator together with it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ def arguments(node: fx.Node) -> tuple[Any, ...]:
     return node.args
 
 
+def operator_name(node: fx.Node) -> str:
+    """The short name of the function that a node calls: `mm`, `tanh`, without namespace and overload."""
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.split("::")[1] if schema is not None else getattr(node.target, "__name__", str(node.target))
+
+
 def results(graph: fx.Graph) -> list[fx.Node]:
-    """What a graph gives."""
-    given: Any = graph.output_node().args[0]
-    return list(given)
+    """The values that a graph returns."""
+    returned: Any = graph.output_node().args[0]
+    return list(returned)
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:
@@ -47,7 +53,7 @@ def call(
     name: str | None = None,
     **options: Any,
 ) -> fx.Node:
-    """A new operator in a graph, with the shape of its value."""
+    """Add an operator to a graph at its point of insertion, with the fake tensor of its value."""
     node = graph.create_node("call_function", target, args, options, name=name)
     values = fx.map_arg((args, options), lambda arg: arg.meta["val"])
     with family.active(), torch.no_grad():
@@ -56,7 +62,10 @@ def call(
 
 
 def key_of(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Hashable:
-    """The operator with its arguments, values among them by their numbers."""
+    """A key that two operators share if they compute the same: the target and its arguments.
+
+    numbers   for each value that may be an argument a number, the same for equal values
+    """
     return (node.target, _frozen(node.args, numbers), _frozen(node.kwargs, numbers))
 
 
@@ -67,10 +76,12 @@ def _frozen(argument: Any, numbers: Mapping[fx.Node, int]) -> Any:
         return tuple(_frozen(item, numbers) for item in argument)
     if isinstance(argument, dict):
         return tuple((name, _frozen(value, numbers)) for name, value in argument.items())
-    told = repr(argument) if isinstance(argument, (float, complex)) else argument  # 0.0 == -0.0
-    return (type(argument).__name__, told)
+    exact = repr(argument) if isinstance(argument, (float, complex)) else argument  # 0.0 == -0.0
+    return (type(argument).__name__, exact)
 
 
+# `stop` is a value through which no gradient passes: the user's `detach` and `no_grad`. An operator of our own, because
+# autograd also leaves detached values in traced gradients, where they mean nothing.
 @torch.library.custom_op("leporello::stop", mutates_args=())
 def _stop(value: Tensor) -> Tensor:
     return value.clone()
@@ -88,10 +99,9 @@ def _no_gradient(context: Any, gradient: Tensor) -> None:
 _stop.register_autograd(_no_gradient)
 stop = torch.ops.leporello.stop.default
 
-
 aten = torch.ops.aten
 
-# The same operators through torch's argument parser: about half a microsecond less a call.
+# The same operators through torch's argument parser: about half a microsecond less per call than an ATen overload.
 SPELLING: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: torch.add,
     aten.sub.Tensor: torch.sub,
@@ -117,7 +127,7 @@ SPELLING: dict[Any, Callable[..., Any]] = {
     aten.sum.dim_IntList: torch.sum,
     aten.scalar_tensor.default: torch.scalar_tensor,
     aten.t.default: torch.t,
-    aten.view.default: torch.reshape,  # a value may lie in memory otherwise than its stand-in did
+    aten.view.default: torch.reshape,  # a value's strides may differ from those of its fake tensor
     aten._unsafe_view.default: torch.reshape,
     aten.unsqueeze.default: torch.unsqueeze,
     aten.permute.default: torch.permute,
@@ -126,8 +136,8 @@ SPELLING: dict[Any, Callable[..., Any]] = {
 }
 
 
-# Those of them that can write their result where they are told.
-PLACING = {
+# Those of them that take `out=`.
+TAKES_OUT = {
     torch.add,
     torch.sub,
     torch.mul,
@@ -147,37 +157,37 @@ PLACING = {
 
 
 def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int] | None = None) -> Callable[..., Any]:
-    """The graph as a function of its placeholders; the result is the tuple of its results.
+    """The graph as a Python function of its placeholders that returns the tuple of its results.
 
-    placed   results that are written to memory the caller hands in, one more argument each, behind the others
+    placed   results that are written to memory the caller passes, one more argument each, behind the others
     order    the placeholders in the order of the arguments
     """
-    spelt, _ = copied(graph)
-    for node in spelt.nodes:
+    copy, _ = copied(graph)
+    for node in copy.nodes:
         if node.op == "call_function":
             node.target = SPELLING.get(node.target, node.target)
         elif node.op == "placeholder":
             node.target = node.name  # an argument W would be w inside, where another value may have that name
-    made, places = results(spelt), placeholders(spelt)
+    returned, parameters = results(copy), placeholders(copy)
     if order is not None:
-        places = [places[index] for index in order]
-        for one, following in pairwise(places):
+        parameters = [parameters[index] for index in order]
+        for one, following in pairwise(parameters):
             one.append(following)
-    last = places[-1]
+    last = parameters[-1]
     for index in placed:
-        with spelt.inserting_after(last):
-            last = spelt.placeholder(f"place_{index}")
-        made[index].kwargs = {**made[index].kwargs, "out": last}
-    return fx.GraphModule({}, spelt).forward
+        with copy.inserting_after(last):
+            last = copy.placeholder(f"place_{index}")
+        returned[index].kwargs = {**returned[index].kwargs, "out": last}
+    return fx.GraphModule({}, copy).forward
 
 
 def placeable(graph: fx.Graph) -> list[int]:
-    """The results of a graph that can be written to memory the caller hands in."""
-    found: list[int] = []
+    """Indices of the results of a graph that can be written to memory the caller passes."""
+    indices: list[int] = []
     seen: set[fx.Node] = set()
     for index, node in enumerate(results(graph)):
-        writes = SPELLING.get(node.target) in PLACING or getattr(node.target, "places", False)
+        writes = SPELLING.get(node.target) in TAKES_OUT or getattr(node.target, "places", False)
         if writes and node not in seen and clean_row_axis(node.meta["val"]) == 0:
-            found.append(index)
+            indices.append(index)
             seen.add(node)
-    return found
+    return indices

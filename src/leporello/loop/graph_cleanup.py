@@ -1,7 +1,7 @@
-"""`tidy`: what make_fx leaves in a graph and a Loop does not need.
+"""From make_fx's graph to a Loop's: assertions and redundant operators removed, constants as inputs, values labelled.
 
-Constants become placeholders, writes back to inputs and assertions go, slices that take everything and copies onto
-fresh memory become what they stand for. Knows ATen spellings; knows nothing of cells.
+Known shortcoming: assertions of torch are left out, so where eager torch would raise (a class out of range, a matrix
+without inverse) a Loop computes on.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ aten = torch.ops.aten
 
 
 def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> dict[str, Tensor]:
-    """Clean a fresh graph in place; give the constants it holds, now placeholders behind the others."""
+    """Clean a traced graph in place, and return its constants, which become placeholders behind the others.
+
+    Copies onto new memory, slices of everything and aliases become their source; `detach` becomes `stop`; writes back
+    to inputs are removed.
+    """
     constants = _constants_as_placeholders(graph, module, family)
     for node in list(graph.nodes):
-        instead = _stands_for(graph, node, family)
+        instead = _equal_value(graph, node, family)
         if instead is not None:
             node.replace_all_uses_with(instead)
             graph.erase_node(node)
@@ -41,8 +45,8 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
     constants: dict[str, Tensor] = {}
     last = placeholders(graph)[-1]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
-        held: Any = getattr(module, str(node.target))
-        value: Tensor = held.constant if hasattr(held, "fake_mode") else held
+        attribute: Any = getattr(module, str(node.target))
+        value: Tensor = attribute.constant if hasattr(attribute, "fake_mode") else attribute
         name = f"constant:{len(constants)}"  # no parameter can have that name
         constants[name] = value.detach()
         with graph.inserting_after(last):
@@ -53,8 +57,8 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
     return constants
 
 
-def _stands_for(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> Any:
-    """The value a node merely repeats, None if it does something."""
+def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> Any:
+    """Another value that equals a node's, made simpler; None if there is none."""
     if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default):
         return node.args[0]
     if node.target is aten.slice.Tensor and _takes_everything(node):
@@ -62,61 +66,61 @@ def _stands_for(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> Any
     if node.target is aten.slice_scatter.default and _takes_everything(node):
         return node.args[1]
     if node.target is aten.copy.default:
-        return _copied(graph, node, family)
-    if node.target in _SHAPED_LIKE:
-        return _constant(graph, node, family)
+        return _source_of_copy(graph, node, family)
+    if node.target in _FILL_VALUES:
+        return _filled(graph, node, family)
     return None
 
 
 def _takes_everything(node: fx.Node) -> bool:
-    source, *given = arguments(node)
-    given = given if node.target is aten.slice.Tensor else given[1:]
+    source, *options = arguments(node)
+    options = options if node.target is aten.slice.Tensor else options[1:]
     defaults: list[Any] = [0, None, None, 1]
-    axis, start, end, step = given + defaults[len(given) :]
+    axis, start, end, step = options + defaults[len(options) :]
     size = source.meta["val"].shape[axis]
     beyond = isinstance(end, int) and (end == sys.maxsize or (isinstance(size, int) and end >= size))
     return bool(start in (0, None) and (end is None or beyond) and step == 1)
 
 
-# Constants that take a shape or a dtype from another value, and nothing else: they do not depend on it.
-_SHAPED_LIKE: dict[Any, int | None] = {
+# Operators that take only shape or dtype from their argument, with the number they fill in: they do not depend on it.
+_FILL_VALUES: dict[Any, int | None] = {
     aten.zeros_like.default: 0,
     aten.new_zeros.default: 0,
     aten.zero.default: 0,
     aten.ones_like.default: 1,
     aten.new_ones.default: 1,
-    aten.full_like.default: None,  # the value is the last argument
+    aten.full_like.default: None,  # the number is the last argument
     aten.fill.Scalar: None,
     aten.new_full.default: None,
 }
 
 
-def _constant(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
-    """The same constant made of its sizes alone; None if rows are part of a size."""
+def _filled(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
+    """The same constant as a `full` of its sizes; None if a size is a multiple of the rows."""
     shape, rows = node.meta["val"].shape, placeholders(graph)[0]
     if not all(isinstance(size, int) or size.node.expr.is_symbol for size in shape):
         return None
     sizes = [size if isinstance(size, int) else rows for size in shape]
-    value = _SHAPED_LIKE[node.target]
+    value = _FILL_VALUES[node.target]
     options = {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
     with graph.inserting_before(node):
         return call(graph, family, aten.full.default, sizes, arguments(node)[-1] if value is None else value, **options)
 
 
-def _copied(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node:
-    """A copy onto memory of known shape and dtype is its source, spread and cast."""
-    onto, source = arguments(node)[:2]
-    wanted, value = onto.meta["val"], source.meta["val"]
+def _source_of_copy(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node:
+    """What `copy` writes: its source, cast and expanded to the dtype and shape of its destination."""
+    destination, source = arguments(node)[:2]
+    wanted, value = destination.meta["val"], source.meta["val"]
     with graph.inserting_before(node):
         if value.dtype != wanted.dtype:
             source = call(graph, family, aten._to_copy.default, source, dtype=wanted.dtype)
         if str(value.shape) != str(wanted.shape):
-            source = call(graph, family, aten.expand_as.default, source, onto)
+            source = call(graph, family, aten.expand_as.default, source, destination)
     return source
 
 
-class Unasserted(TorchDispatchMode):
-    """While active, what only checks is left out."""
+class WithoutAssertions(TorchDispatchMode):
+    """While active, operators that return nothing and only check, as in one_hot and linalg.solve, are left out."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not func._schema.returns and not func._schema.is_mutable:
@@ -124,13 +128,16 @@ class Unasserted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def label_all(
-    graph: fx.Graph, inputs: Sequence[Port], placeholders: Sequence[fx.Node], heard: Mapping[str, fx.Node]
+def label_values(
+    graph: fx.Graph, inputs: Sequence[Port], placeholders: Sequence[fx.Node], named: Mapping[str, fx.Node]
 ) -> None:
-    """Give inputs their ports' names and named values the user's; an unnamed value keeps its operator's."""
+    """Label the values of a graph, and rename its nodes after the labels.
+
+    Inputs get the names of their ports, `named` values the user's names; others keep the name of their operator.
+    """
     for port, node in zip(inputs, placeholders, strict=True):
         node.meta["label"] = port.name
-    for name, node in heard.items():
+    for name, node in named.items():
         if node.op != "placeholder":
             node.meta["label"] = name
     taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""`Loop`: the graph of one step, whose states pass through delays. What everything else rewrites, views or runs.
+"""`Loop`: the graph of one step, whose states pass through delays. Everything else rewrites, views or runs it.
 
 A plain record. `split`, `unfold` and `text_of` are functions of it; `view.folded_loop.FoldedLoop` is the Loop that
 users get, with these and the pictures as methods.
@@ -19,26 +19,33 @@ from leporello.loop.port import Port, as_inputs, as_outputs
 
 @dataclass(frozen=True)
 class Signature:
-    """How the user's trees map to ports: the structures of input, state and output, and where invariants live."""
+    """How the user's trees map to ports, and which module holds the parameters.
 
-    inputs: Any  # pytree specs
+    inputs, state, outputs   pytree specs
+    present                  which leaves of the output are tensors; the others are None
+    module                   the cell, whose parameters and buffers are the invariants
+    """
+
+    inputs: Any
     state: Any
     outputs: Any
-    present: tuple[bool, ...] = ()  # which leaves of the output are not None
-    home: nn.Module | None = None
+    present: tuple[bool, ...] = ()
+    module: nn.Module | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loop:
     """The graph of one step with its delays.
 
-    graph      an fx.Graph of ATen operators: the placeholder `rows`, one placeholder per input, one result per output
-    inputs     sequences, invariants, draws and states, in the order of the placeholders
-    outputs    sequences, states and totals, in the order of the results; states pair with input states by name
-    reverse    whether time runs backwards
-    constants  values of invariants that belong to the step itself
-    meets      why rows of the batch influence each other, None if they do not
-    ended      outputs that are asked for at the last step only, as a summary's are
+    graph               an fx.Graph of ATen operators: the placeholder `rows`, one placeholder per input, one result per
+                        output
+    inputs              sequences, invariants, draws and states, in the order of the placeholders
+    outputs             sequences, states and totals, in the order of the results; states pair with input states by name
+    family              the fake tensors in the graph's `meta["val"]`, with the symbol for the number of rows
+    reverse             whether time runs backwards
+    constants           values of invariants that belong to the step itself
+    batch_interaction   why rows of the batch influence each other, in a sentence; None if they do not
+    last_step_outputs   names of outputs that are computed at the last step only, such as those of a summary
     """
 
     name: str
@@ -48,8 +55,8 @@ class Loop:
     family: FakeTensorFamily
     reverse: bool = False
     constants: Mapping[str, Tensor] = field(default_factory=dict)
-    meets: str | None = None
-    ended: tuple[str, ...] = ()
+    batch_interaction: str | None = None
+    last_step_outputs: tuple[str, ...] = ()
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
@@ -72,13 +79,13 @@ class Loop:
         return [node for node in self.graph.nodes if node.op == "call_function"]
 
     @property
-    def decides_by_rows(self) -> bool:
-        """Whether it was traced for one number of rows only."""
-        return self.meets is not None and self.family.decided()
+    def traced_for_one_batch(self) -> bool:
+        """Whether the step depends on the number of rows, so that the graph is right for one number only."""
+        return self.batch_interaction is not None and self.family.batch_is_concrete()
 
     @property
     def parameters(self) -> dict[str, Tensor | None]:
-        """The invariants by name, with their present values where the loop knows its module."""
+        """The invariants by name, with their present values; None for one that has no value here."""
         return {port.name: self.invariant(port.name) for port in self.inputs if port.kind == "invariant"}
 
     @property
@@ -91,20 +98,23 @@ class Loop:
         return {name: (into[name], node) for name, node in out.items()}
 
     def invariant(self, name: str) -> Tensor | None:
-        """The present value of an invariant: a constant, or a parameter or buffer of the module."""
+        """The present value of an invariant: a constant, or a parameter or buffer of the module.
+
+        None for what a call adds, such as the initial state, and for a Loop without a module.
+        """
         if name in self.constants:
             return self.constants[name]
-        if self.signature is None or self.signature.home is None:
+        if self.signature is None or self.signature.module is None:
             return None
-        home: object = self.signature.home
-        for part in name.split("."):
-            home = getattr(home, part, None)  # None for what a call adds, such as the initial state
-        return home if isinstance(home, Tensor) else None
+        value: object = self.signature.module
+        for attribute in name.split("."):
+            value = getattr(value, attribute, None)
+        return value if isinstance(value, Tensor) else None
 
     def __repr__(self) -> str:
         states = ", ".join(self.delays) or "none"
         return f"<Loop of {self.name}: {len(self.nodes)} operators, states: {states}>"
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other fields, of the same class."""
+        """A copy of the same class with other values in some fields."""
         return replace(self, **changes)

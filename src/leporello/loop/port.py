@@ -17,7 +17,7 @@ class Role(Enum):
     # Roles that follow from the kind and the side of the Loop; a port has one of these unless another is passed.
     INPUT = "input"  # a sequence the user passes
     OUTPUT = "output"  # a sequence the step computes
-    STATE = "state"  # what a delay hands on
+    STATE = "state"  # what a delay passes on
     INVARIANT = "invariant"  # a parameter, a buffer or a constant
     DRAW = "draw"  # random numbers of one step
     TOTAL = "total"  # summed over steps
@@ -26,7 +26,7 @@ class Role(Enum):
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step
-    PAST = "past"  # whether a step lies past its row's end: the padding mask
+    PAST = "past"  # whether a step is past its row's end: the padding mask
     ELSEWHERE = "elsewhere"  # whether a step is not its row's last
     FIRST_INPUT = "first_input"  # what padding reads instead of an input
     INITIAL_STATE = "initial_state"
@@ -37,7 +37,7 @@ class Role(Enum):
     STATE_BEFORE = "state_before"  # the forward sweep's state before each step
     SAVED = "saved"  # a value that the forward sweep keeps for the backward one
     FORWARD_OUTPUT = "forward_output"
-    WEIGHT = "weight"  # of what the backward delay hands on: 0 cuts the gradient
+    WEIGHT = "weight"  # of what the backward delay passes on: 0 cuts the gradient
     CLIP_COUNT = "clip_count"  # how often the state's gradient was clipped
     TOKEN = "token"  # the sampled token that is fed back
     NOISE = "noise"  # random numbers that sampling reads
@@ -62,7 +62,7 @@ class Port:
     """One input or output of a Loop.
 
     kind          sequence: one value a step; invariant: the same at every step; draw: random numbers, one set a step;
-                  state: what a delay hands on; total: summed over steps
+                  state: what a delay passes on; total: summed over steps
     rows          whether it has the row axis in front (a total without it is summed over rows too)
     shape         the sizes of the other axes
     distribution  of a draw: "uniform" on [0, 1) or "normal"

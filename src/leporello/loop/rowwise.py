@@ -1,4 +1,4 @@
-"""Do rows of a batch influence each other? Engines other than `reference` need them apart.
+"""Do rows of a batch influence each other? Only the engine `reference` runs such a step.
 
 Known shortcoming: a dependence that vanishes for the present parameters (a gain of zero) is not seen by the test.
 """
@@ -15,9 +15,10 @@ from torch import Tensor, fx
 
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
+from leporello.loop.port import Port
 from leporello.loop.trace_errors import line_text
 
-_ROWS = 3
+_ROWS = 3  # of the numerical test
 _TOLERANCE = {  # relative to the largest value: products of one row and of three are summed in another order
     torch.float64: 1e-9,
     torch.complex128: 1e-9,
@@ -28,47 +29,47 @@ _TOLERANCE = {  # relative to the largest value: products of one row and of thre
 }
 
 
-def why_rows_meet(
+def why_rows_interact(
     loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
 ) -> str | None:
-    """The reason in a sentence, None if rows stay apart."""
-    if loop.family.decided():
-        return f"the step decides by the number of rows in the batch{_where(loop)}"
+    """Why rows of a batch influence each other, in a sentence; None if they do not."""
+    if loop.family.batch_is_concrete():
+        return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
     used = _row_count_as_number(loop)
     if used:
         return f"the number of rows in the batch is used as a number in {used}"
     return _differs_alone(loop, sequences, states)
 
 
-def _where(loop: Loop) -> str:
-    """The line that asks for the number of rows, in brackets."""
+def _guard_line(loop: Loop) -> str:
+    """The user's line that decides by the number of rows, in brackets."""
     frames = [getattr(guard.sloc, "framework_loc", None) for guard in loop.family.guards()]
     lines = [line_text(frame) for frame in frames if isinstance(frame, traceback.FrameSummary)]
     return f" ({lines[0]})" if lines else ""
 
 
 def _row_count_as_number(loop: Loop) -> str | None:
-    """An operator that takes the number of rows for a value instead of a size."""
+    """The name of an operator that reads the number of rows as a value, not as a size; None if there is none."""
     counts = {next(iter(loop.graph.nodes))}
     for node in loop.nodes:
-        taken = counts & set(node.all_input_nodes)
-        if not taken:
+        counts_read = counts & set(node.all_input_nodes)
+        if not counts_read:
             continue
         if not isinstance(node.target, torch._ops.OpOverload):
             if node.target in (operator.add, operator.mul, operator.sub, operator.floordiv):
                 counts.add(node)
                 continue
             return node.target.__name__  # type: ignore[union-attr]
-        for argument, given in zip(node.target._schema.arguments, node.args, strict=False):
-            if "SymInt" not in str(argument.type) and "int" not in str(argument.type) and _holds(given, taken):
+        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+            if "SymInt" not in str(argument.type) and "int" not in str(argument.type) and _holds(value, counts_read):
                 return node.target._schema.name.split("::")[1]
     return None
 
 
-def _holds(given: Any, wanted: set[fx.Node]) -> bool:
-    found: list[bool] = []
-    fx.map_arg(given, lambda node: found.append(node in wanted))
-    return any(found)
+def _holds(argument: Any, nodes: set[fx.Node]) -> bool:
+    matches: list[bool] = []
+    fx.map_arg(argument, lambda node: matches.append(node in nodes))
+    return any(matches)
 
 
 @torch.no_grad()
@@ -84,11 +85,11 @@ def _differs_alone(
     with torch.autocast(_device(values), enabled=False):
         together = step(_ROWS, *values)
         for row in range(_ROWS):
-            own = [
+            alone = [
                 value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)
             ]
-            for port, all_rows, alone in zip(loop.outputs, together, step(1, *own), strict=True):
-                if not _close(all_rows[row : row + 1], alone):
+            for port, all_rows, one_row in zip(loop.outputs, together, step(1, *alone), strict=True):
+                if not _close(all_rows[row : row + 1], one_row):
                     return f"'{port.name}' of a row changes with the other rows of the batch"
     return None
 
@@ -97,13 +98,14 @@ def _device(values: Sequence[Tensor]) -> str:
     return values[0].device.type if values else "cpu"
 
 
-def _example(loop: Loop, port: Any, given: Tensor | None) -> Tensor:
+def _example(loop: Loop, port: Port, traced_with: Tensor | None) -> Tensor:
+    """Three rows for an input: an invariant as it is, integers from the traced call, otherwise random numbers."""
     if port.kind == "invariant":
         return loop.invariant(port.name)  # type: ignore[return-value]
     numbers = torch.Generator().manual_seed(len(port.name))
     size = (_ROWS, *port.shape)
-    if given is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
-        return given.detach()[torch.arange(_ROWS) % given.shape[0]]
+    if traced_with is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
+        return traced_with.detach()[torch.arange(_ROWS) % traced_with.shape[0]]
     make = torch.rand if port.distribution == "uniform" else torch.randn
     wide = torch.complex128 if port.dtype.is_complex else torch.float64
     return make(size, generator=numbers, dtype=wide).to(port.device, port.dtype)

@@ -1,7 +1,4 @@
-"""`Stage` and `Split`: the records a split makes and an engine runs.
-
-Knows what each stage reads and writes; knows nothing of how stages are found or run.
-"""
+"""`Stage` and `Split`, the records that `split` returns and an engine runs; `StageWriter` builds a stage's graph."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.graph import operator_name, placeholders
 from leporello.loop.loop import Loop
-from leporello.loop.value_classes import ValueClass, is_part, is_view
+from leporello.loop.value_classes import ValueClass, is_getitem, is_matrix_product, is_view
+
+StageKind = Literal["once", "at once", "inside", "finish"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,12 +24,12 @@ class Stage:
     kind     "once": a call's beginning, from invariants; "at once": all steps together, with length x batch rows;
              "inside": step by step; "finish": a call's end, from totals
     graph    placeholders: the number of rows, then `reads`; results: for an inside the next states, then `writes`
-    reads    values of the loop's graph that come from elsewhere
-    writes   values that others need
+    reads    values of the loop's graph that this stage reads: inputs, and results of other stages
+    writes   values of the loop's graph that others read: outputs, and what other stages read
     states   for an inside the states on its cycle; elsewhere the states that are a mere shift by one step
     """
 
-    kind: Literal["once", "at once", "inside", "finish"]
+    kind: StageKind
     graph: fx.Graph
     reads: tuple[fx.Node, ...]
     writes: tuple[fx.Node, ...]
@@ -40,43 +40,40 @@ class Stage:
 
     @property
     def operators(self) -> list[str]:
-        """The names of what runs here, in order, without those that only look at a value another way."""
+        """The names of the operators that run here, in order, without views."""
         return [
-            _spelt(node)
+            operator_name(node)
             for node in self.graph.nodes
-            if node.op == "call_function" and not is_view(node) and not is_part(node)
+            if node.op == "call_function" and not is_view(node) and not is_getitem(node)
         ]
 
     @property
     def products(self) -> list[str]:
         """The invariants that are multiplied here, by name, in order."""
-        places = [node for node in self.graph.nodes if node.op == "placeholder"][1:]
-        homes = dict(zip(places, self.reads, strict=True))
+        in_loop = dict(zip(placeholders(self.graph)[1:], self.reads, strict=True))
         names = []
         for node in self.graph.nodes:
-            if node.op == "call_function" and _spelt(node) in ("mm", "addmm", "bmm", "baddbmm"):
-                names += [name for factor in node.args[-2:] for name in _origins(factor, homes)]
+            if is_matrix_product(node):
+                names += [name for factor in node.args[-2:] for name in _invariants(factor, in_loop)]
         return names
 
 
-def _spelt(node: fx.Node) -> str:
-    target: Any = node.target
-    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
+def _invariants(factor: Any, in_loop: Mapping[fx.Node, fx.Node]) -> list[str]:
+    """The names of the invariants that a factor is computed from, [] if it varies.
 
-
-def _origins(factor: Any, homes: Mapping[fx.Node, fx.Node]) -> list[str]:
-    """The names of the invariants that a factor is made of, [] if it varies."""
+    in_loop   for each placeholder of the stage its value in the loop's graph
+    """
     while is_view(factor):
         factor = factor.args[0]
     if factor.meta.get("class") is not ValueClass.FIXED:
         return []
-    found, waiting = [], [homes.get(factor, factor)]
-    while waiting:
-        node = waiting.pop()
+    names, pending = [], [in_loop.get(factor, factor)]
+    while pending:
+        node = pending.pop()
         if node.op == "placeholder":
-            found.append(str(node.meta.get("label") or node.name))
-        waiting += node.all_input_nodes
-    return [" and ".join(dict.fromkeys(found[::-1]))]
+            names.append(str(node.meta.get("label") or node.name))
+        pending += node.all_input_nodes
+    return [" and ".join(dict.fromkeys(names[::-1]))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,11 +94,12 @@ class Split:
 
     @property
     def insides(self) -> list[Stage]:
+        """The stages that run step by step."""
         return [stage for stage in self.stages if stage.kind == "inside"]
 
     @property
     def parallel(self) -> bool:
-        """Whether no step waits for another."""
+        """Whether no step depends on another, so that all stages run on all steps at once."""
         return not self.insides
 
     @property
@@ -112,18 +110,18 @@ class Split:
     @property
     def before(self) -> Stage | None:
         """What runs on all steps at once before the one inside."""
-        return self._beside(-1)
+        return self._next_to_inside(-1)
 
     @property
     def after(self) -> Stage | None:
         """What runs on all steps at once after the one inside."""
-        return self._beside(+1)
+        return self._next_to_inside(+1)
 
-    def _beside(self, way: int) -> Stage | None:
+    def _next_to_inside(self, offset: int) -> Stage | None:
         if self.inside is None:
             return None
-        place = self.stages.index(self.inside) + way
-        stage = self.stages[place] if 0 <= place < len(self.stages) else None
+        index = self.stages.index(self.inside) + offset
+        stage = self.stages[index] if 0 <= index < len(self.stages) else None
         return stage if stage is not None and stage.kind == "at once" else None
 
 
@@ -134,11 +132,14 @@ def shift(value: Tensor, initial: Tensor, reverse: bool) -> Tensor:
 
 
 class StageWriter:
-    """The graph of one stage while it grows."""
+    """Builds the graph of one stage, value by value.
 
-    def __init__(
-        self, kind: Literal["once", "at once", "inside", "finish"], loop: Loop, kinds: dict[fx.Node, ValueClass]
-    ):
+    A stage computes values of its own, copies some of other stages that are not worth storing, and reads the others.
+
+    kinds   the class of each value of the loop
+    """
+
+    def __init__(self, kind: StageKind, loop: Loop, kinds: dict[fx.Node, ValueClass]) -> None:
         self.kind = kind
         self.loop = loop
         self.kinds = kinds
@@ -149,41 +150,42 @@ class StageWriter:
         self._entering = {out: (name, into) for name, (into, out) in loop.delays.items()}
         self._rows = self.graph.placeholder("rows")
         self._last = self._rows
-        self._places: dict[fx.Node, fx.Node] = {}  # the placeholder of each value that is read
-        self._made: dict[fx.Node, fx.Node] = {next(iter(loop.graph.nodes)): self._rows}
+        self._placeholders: dict[fx.Node, fx.Node] = {}  # of the values that are read
+        self._values: dict[fx.Node, fx.Node] = {next(iter(loop.graph.nodes)): self._rows}
 
     def has(self, node: fx.Node) -> bool:
-        return node in self._made and node not in self.reads
+        """Whether this stage computes a value of the loop itself."""
+        return node in self._values and node not in self.reads
 
     def has_initial(self, node: fx.Node) -> bool:
-        """Whether it reads this state's value before the first step."""
+        """Whether this stage reads a state's value before the first step."""
         return node in self._entering and self._entering[node][0] in self.states
 
     def compute(self, node: fx.Node) -> fx.Node:
-        """Let this stage compute a value of the loop."""
-        if node in self._made:
-            return self._made[node]
+        """Compute a value of the loop in this stage; its counterpart in the stage's graph."""
+        if node in self._values:
+            return self._values[node]
         if node in self._entering:
             return self._delayed(node)
-        made = self.graph.node_copy(node, self._value)
-        made.meta["class"] = self.kinds[node]
-        self._made[node] = made
-        return made
+        copy = self.graph.node_copy(node, self._value)
+        copy.meta["class"] = self.kinds[node]
+        self._values[node] = copy
+        return copy
 
     def write(self, node: fx.Node) -> None:
-        """Let others see a value."""
+        """Make a value an output of this stage."""
         if node not in self.writes:
             self._value(node)
             self.writes.append(node)
 
     def _value(self, node: fx.Node) -> fx.Node:
-        """A value in this stage: made before, copied, or read."""
-        if node in self._made:
-            return self._made[node]
-        return self.compute(node) if self._copies(node) else self._read(node)
+        """The counterpart of a value in this stage: there already, computed here, or read."""
+        if node in self._values:
+            return self._values[node]
+        return self.compute(node) if self._recomputes(node) else self._read(node)
 
-    def _copies(self, node: fx.Node) -> bool:
-        """Whether to compute here what another stage could hand over."""
+    def _recomputes(self, node: fx.Node) -> bool:
+        """Whether to compute here what could be read from another stage."""
         kind = self.kinds[node]
         if node.op == "placeholder":
             return False
@@ -200,40 +202,40 @@ class StageWriter:
         name, into = self._entering[node]
         self.states.append(name)
         if self.kind == "inside":
-            self._made[node] = self._placeholder(node)
-            return self._made[node]
+            self._values[node] = self._placeholder(node)
+            return self._values[node]
         entering = self._value(into)
         initial = self._placeholder(node)
         self.reads.append(node)
-        self._made[node] = self.graph.call_function(shift, (entering, initial, self.loop.reverse))
-        self._made[node].meta.update(node.meta)
-        self._made[node].meta["class"] = ValueClass.VARYING
-        return self._made[node]
+        self._values[node] = self.graph.call_function(shift, (entering, initial, self.loop.reverse))
+        self._values[node].meta.update(node.meta)
+        self._values[node].meta["class"] = ValueClass.VARYING
+        return self._values[node]
 
     def _read(self, node: fx.Node) -> fx.Node:
         self.reads.append(node)
-        self._made[node] = self._placeholder(node)
-        return self._made[node]
+        self._values[node] = self._placeholder(node)
+        return self._values[node]
 
     def _placeholder(self, node: fx.Node) -> fx.Node:
         with self.graph.inserting_after(self._last):
-            made = self.graph.placeholder(node.name)
-        made.meta.update(node.meta)
-        made.meta["class"] = self.kinds[node]
-        self._last = self._places[node] = made
-        return made
+            placeholder = self.graph.placeholder(node.name)
+        placeholder.meta.update(node.meta)
+        placeholder.meta["class"] = self.kinds[node]
+        self._last = self._placeholders[node] = placeholder
+        return placeholder
 
     def stage(self) -> Stage:
-        """The finished stage; an inside takes its states first and hands on the next ones first."""
+        """The finished stage; an inside has its states as first placeholders and the next states as first results."""
         delays = self.loop.delays
         cycle = list(self.states) if self.kind == "inside" else []
-        results = [self._value(delays[name][0]) for name in cycle] + [self._made[node] for node in self.writes]
+        results = [self._value(delays[name][0]) for name in cycle] + [self._values[node] for node in self.writes]
         self.graph.output(tuple(results))
         self.graph.eliminate_dead_code()
         varying = [node for node in self.reads if self.kinds[node] is ValueClass.VARYING]
         reads = [*(delays[name][1] for name in cycle), *varying, *(node for node in self.reads if node not in varying)]
         last = self._rows
         for node in reads:
-            last.append(self._places[node])
-            last = self._places[node]
+            last.append(self._placeholders[node])
+            last = self._placeholders[node]
         return Stage(self.kind, self.graph, tuple(reads), tuple(self.writes), tuple(self.states))

@@ -1,7 +1,4 @@
-"""Structures of tensors: states, inputs and outputs as trees of leaves, and the names of those leaves.
-
-Knows trees and names; knows nothing of cells or time.
-"""
+"""Trees of tensors: states, inputs and outputs, the names of their leaves, and what users do with a state."""
 
 from __future__ import annotations
 
@@ -18,24 +15,24 @@ from torch.utils import _pytree as pytree
 Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () has no leaf
 
 
-_types: dict[tuple[str, ...], type] = {}  # a plain table: torch.compile reads one, and no cache of functools
+_state_types: dict[tuple[str, ...], type] = {}  # a plain dict: torch.compile cannot trace a functools cache
 
 
 def state_type(names: tuple[str, ...]) -> type:
     """The named tuple of a state with these leaves; the same names give the same type, and it can be pickled."""
-    if names in _types:
-        return _types[names]
-    made = namedtuple("State", names)  # type: ignore[misc]
-    setattr(made, "__reduce__", lambda self: (_rebuilt, (names, tuple(self))))  # noqa: B010
-    return _types.setdefault(names, made)
+    if names in _state_types:
+        return _state_types[names]
+    state = namedtuple("State", names)  # type: ignore[misc]
+    setattr(state, "__reduce__", lambda self: (_unpickled, (names, tuple(self))))  # noqa: B010
+    return _state_types.setdefault(names, state)
 
 
-def _rebuilt(names: tuple[str, ...], values: tuple) -> Any:
+def _unpickled(names: tuple[str, ...], values: tuple) -> Any:
     return state_type(names)(*values)
 
 
 def state_of(names: Sequence[str], values: Sequence[Any]) -> Tree:
-    """One leaf is passed as a tensor, several as a named tuple, none as ()."""
+    """The state with these leaves: one leaf as a tensor, several as a named tuple, none as ()."""
     if len(values) == 1:
         return values[0]
     return state_type(tuple(names))(*values) if values else ()
@@ -73,12 +70,12 @@ def _key(entry: Any) -> str:
 
 
 def map_leaves(function: Callable[[Tensor], Any], state: Tree) -> Tree:
-    """The same structure with the function of each leaf."""
+    """The tree with each leaf replaced by the function of it."""
     return pytree.tree_map(function, state)
 
 
 def detach(state: Tree) -> Tree:
-    """The state without its history: what truncated training hands from one window to the next."""
+    """The state without its autograd history, as truncated training passes it from one window to the next."""
     return _map_tensors(lambda leaf: leaf.detach(), state)
 
 
@@ -95,7 +92,7 @@ def to(state: Tree, *args: Any, **options: Any) -> Tree:
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], state: Tree) -> Tree:
-    """What is no tensor stays as it is: None stands for a state that is still to come."""
+    """Apply a function to the tensors of a tree; other leaves stay, such as None for a state not computed yet."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, state)
 
 
@@ -108,27 +105,27 @@ def batch_of(tree: Tree) -> int | None:
 
 
 def same_structure(given: Tree, wanted: Tree) -> Tree | None:
-    """The given tree with the wanted one's structure, None if they do not fit; plain tuples pass for named ones."""
+    """The tree `given` in the structure of `wanted`, None if they do not fit; a plain tuple fits a named one."""
     leaves, spec = pytree.tree_flatten(given)
     wanted_leaves, wanted_spec = pytree.tree_flatten(wanted)
     if spec == wanted_spec:
         return given
-    if len(leaves) != len(wanted_leaves) or _shape_of(given) != _shape_of(wanted):
+    if len(leaves) != len(wanted_leaves) or _nesting(given) != _nesting(wanted):
         return None
     return pytree.tree_unflatten(leaves, wanted_spec)
 
 
-def _shape_of(tree: Tree) -> Any:
-    """The nesting of a tree, sequences of every kind alike."""
+def _nesting(tree: Tree) -> Any:
+    """The nesting of a tree, with tuples, lists and named tuples treated alike."""
     if isinstance(tree, dict):
-        return {key: _shape_of(value) for key, value in tree.items()}
+        return {key: _nesting(value) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return tuple(_shape_of(value) for value in tree)
+        return tuple(_nesting(value) for value in tree)
     return None
 
 
 def described(tree: Tree) -> str:
-    """A tree in the user's words: `(float32 [3, 4], int64 [3])`."""
+    """A tree for error messages: `(float32 [3, 4], int64 [3])`."""
     if isinstance(tree, Tensor):
         return f"{dtype_name(tree.dtype)} [{', '.join(map(_size_text, tree.shape))}]"
     if isinstance(tree, dict):
@@ -143,7 +140,7 @@ def described(tree: Tree) -> str:
 
 
 def _size_text(size: Any) -> str:
-    """A size; the symbol of a trace, of which there is one, is the batch."""
+    """A size as text, with `batch` for the symbol of a trace."""
     if not hasattr(size, "node"):
         return str(size)
     symbols = {str(symbol): "batch" for symbol in size.node.expr.free_symbols}

@@ -1,6 +1,6 @@
-"""One step as a function of flat values: the cell with its parameters handed in, its feedback fed, its names heard.
+"""One step of a cell, a plain module or a function: how it is called, and what can be observed while it runs.
 
-Knows how a cell is called and what its forward names; knows nothing of graphs.
+`take` calls it and checks the structure of what it returns. `observed` collects the names of values inside it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.errors import ArgumentError, StateMismatch
-from leporello.loop.cell import Cell, listening
+from leporello.errors import ArgumentError, StateMismatch, UntraceableStep
+from leporello.loop.cell import Cell, collected_names
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
+APPLY_CODE = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 class FunctionCell(nn.Module):
-    """A plain function with a cell's arguments, as a module."""
+    """A function (x, state) -> (output, next state) as a module."""
 
     def __init__(self, function: Step) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ def state_names(cell: nn.Module, state: Tree) -> list[str]:
 
 
 def place_of(cell: nn.Module) -> str:
-    """A cell in the user's words: its class, file and line; one of ours that goes round others names them."""
+    """A cell for error messages: its class, file and line; a wrapper of ours names the cells it holds."""
     if type(cell).__module__.startswith("leporello.nets."):
         inside = ", ".join(place_of(part) for part in _parts(cell))
         return inside if type(cell).__name__.startswith("_") else f"{type(cell).__name__} of {inside}"
@@ -79,12 +80,12 @@ def place_of(cell: nn.Module) -> str:
 
 
 def _parts(cell: nn.Module) -> list[nn.Module]:
-    found = [part for child in cell.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
-    return [part for part in found if isinstance(part, Cell)]
+    parts = [part for child in cell.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
+    return [part for part in parts if isinstance(part, Cell)]
 
 
 def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
-    """One step: output and next state, the state in the structure it came in and the feedback leaf fed."""
+    """One step: the output and the next state, which has the structure of `state` and what `feed` feeds back."""
     result = cell.forward(x, state)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
@@ -97,8 +98,8 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             else "end forward with `return output, state`; the state is () for a cell without one",
         )
     output, after = result
-    kept = same_structure(after, state)
-    if kept is None:
+    next_state = same_structure(after, state)
+    if next_state is None:
         raise StateMismatch(
             "the state changes its structure during one step.",
             cell=place_of(cell),
@@ -106,7 +107,7 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             comes_out=described(after),
             tries="return the state in the structure it came in with",
         )
-    return output, _fed(cell, output, kept)
+    return output, _with_feedback(cell, output, next_state)
 
 
 def _counted(result: Any) -> str:
@@ -115,8 +116,8 @@ def _counted(result: Any) -> str:
     return "None" if result is None else f"one value: {described(result)}"
 
 
-def _fed(cell: nn.Module, output: Tree, state: Tree) -> Tree:
-    """The feedback leaf carries feed(output) where a cell defines `feed`."""
+def _with_feedback(cell: nn.Module, output: Tree, state: Tree) -> Tree:
+    """The state with feed(output) in the feedback leaf, where a cell defines `feed`."""
     if not isinstance(cell, Cell) or type(cell).feed is Cell.feed:
         return state
     leaf = cell.feedback_leaf()
@@ -128,38 +129,53 @@ def _fed(cell: nn.Module, output: Tree, state: Tree) -> Tree:
 
 
 @contextmanager
-def names_heard(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Values a step names while it runs: by `lp.named`, and the local variables of the cells' own forward."""
-    heard: dict[str, Tensor] = {}
+def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Collect the named values of a step while it runs, and refuse a step that calls an autograd.Function.
+
+    Named are what is passed to `lp.named` and the local variables of the cells' own forward. A profile hook reads them
+    when a forward returns; the same hook sees calls of `autograd.Function.apply`, in this thread only.
+    """
+    values: dict[str, Tensor] = {}
     paths = {id(module): path for path, module in cell.named_modules() if isinstance(module, Cell) or module is cell}
-    codes = {type(module).forward.__code__ for module in cell.modules() if id(module) in paths and _plain(module)}
+    codes = {type(module).forward.__code__ for module in cell.modules() if id(module) in paths and _is_python(module)}
     if isinstance(cell, FunctionCell) and hasattr(cell.function, "__code__"):
         codes.add(cell.function.__code__)
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is APPLY_CODE:
+            raise autograd_function_refusal(frame)
         if event != "return" or frame.f_code not in codes:
             return
         path = paths.get(id(frame.f_locals.get("self")), "")
         for name, value in frame.f_locals.items():
             if isinstance(value, Tensor):
-                heard[f"{path}.{name}" if path else name] = value
+                values[f"{path}.{name}" if path else name] = value
 
     outer = sys.getprofile()
-    with listening() as said:
+    with collected_names() as passed_to_named:
         sys.setprofile(on_event)
         try:
-            yield heard
+            yield values
         finally:
-            _profile_again(outer)
-        heard.update(said)
+            _restore_profiler(outer)
+        values.update(passed_to_named)
 
 
-def _profile_again(outer: Any) -> None:
-    """The profiler that was at work before; cProfile's is an object that has to be started, not a function."""
+def _restore_profiler(outer: Any) -> None:
+    """Install the profiler that was active before; cProfile's is an object that has to be enabled, not a function."""
     sys.setprofile(outer if outer is None or callable(outer) else None)
     if hasattr(outer, "enable"):
         outer.enable()
 
 
-def _plain(module: nn.Module) -> bool:
+def _is_python(module: nn.Module) -> bool:
     return hasattr(type(module).forward, "__code__")
+
+
+def autograd_function_refusal(frame: FrameType) -> UntraceableStep:
+    """The error for a call of `autograd.Function.apply`, from that call's frame."""
+    name = frame.f_locals["cls"].__name__
+    return UntraceableStep(
+        f"the step calls {name}, an autograd.Function, whose own backward a graph cannot keep.",
+        tries="write a surrogate gradient as soft + (hard - soft).detach()",
+    )

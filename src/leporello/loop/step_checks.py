@@ -1,6 +1,6 @@
-"""What a step may not be given and may not give back, said in the user's words.
+"""Checks of a step before, while and after it is traced: its signature, modules, inputs, states, outputs and draws.
 
-Knows the rules of a step; knows nothing of what comes after the trace.
+What does not pass is refused with an error that names the cell, the value and a remedy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Named = Sequence[tuple[str, Tensor]]
 
 
 def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
-    """What can be seen without running the step."""
+    """Refuse what can be checked without running the step."""
     _refuse_other_forward(cell)
     _refuse_networks(cell)
     _refuse_hooks(cell)
@@ -35,7 +35,7 @@ def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: 
 
 
 def _refuse_other_forward(cell: nn.Module) -> None:
-    """A step takes an input and a state."""
+    """Refuse a step that does not take an input and a state."""
     if isinstance(cell, nn.RNNBase):
         raise ArgumentError(
             f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
@@ -54,14 +54,14 @@ def _refuse_other_forward(cell: nn.Module) -> None:
             cell=place_of(cell),
             came=f"a step that takes {inspect.signature(forward)}",
             expected="(x, state) -> (output, next state)",
-            tries="take both; a cell without state is given () and returns it",
+            tries="take both; a cell without state gets () and returns it",
         ) from None
-    except ValueError:  # a builtin without a signature: it will say itself what it lacks
+    except ValueError:  # a builtin without a signature raises an error of its own when it runs
         pass
 
 
 def _refuse_networks(cell: nn.Module) -> None:
-    """A step holds cells; a network of ours would be traced inside a trace."""
+    """Refuse a cell that holds a network of ours, which would be traced inside a trace."""
     for path, module in cell.named_modules():
         if type(module).__module__.startswith("leporello.nets.") and not isinstance(module, Cell):
             raise UntraceableStep(
@@ -97,21 +97,20 @@ def _refuse_hooks(cell: nn.Module) -> None:
 def _refuse_plain_tensors(cell: nn.Module) -> None:
     for path, module in cell.named_modules():
         for name, value in vars(module).items():
-            found = next(_tensors_in(value), None)
-            if found is None or name in ("_parameters", "_buffers", "_flat_weights"):  # the last is nn.RNN's own
+            tensor = next(_tensors_in(value), None)
+            if tensor is None or name in ("_parameters", "_buffers", "_flat_weights"):  # the last is nn.RNN's own
                 continue
-            parameter = isinstance(found, nn.Parameter)
-            place = "is" if found is value else "holds"
+            parameter = isinstance(tensor, nn.Parameter)
+            verb, buffer = ("is", name) if tensor is value else ("holds", "name")
             raise UntraceableStep(
-                f"the attribute '{path + '.' if path else ''}{name}' {place} a "
+                f"the attribute '{path + '.' if path else ''}{name}' {verb} a "
                 f"{'parameter that the cell does not know' if parameter else 'plain tensor'}.",
                 cell=place_of(cell),
                 came=described(value),
                 expected="an nn.Parameter, a buffer or a module",
                 tries="nn.ParameterList or nn.ParameterDict, so that it gets gradients and moves with the cell"
                 if parameter
-                else f'self.register_buffer("{name if found is value else "name"}", tensor), so that it moves with the '
-                "cell and is saved with it",
+                else f'self.register_buffer("{buffer}", tensor), so that it moves with the cell and is saved with it',
             )
 
 
@@ -127,7 +126,11 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | None) -> int | None:
-    """All leaves have the batch in front; its size, None if there are none."""
+    """Refuse a leaf without the batch as its first axis.
+
+    batch    its size as far as it is known
+    returns  its size; None without leaves
+    """
     error = StateMismatch if kind == "state" else ArgumentError
     for name, leaf in leaves:
         expected = f"[{'batch' if batch is None else batch}, ...]"
@@ -151,7 +154,7 @@ def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | Non
 
 
 def refuse_devices(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
-    """Inputs, states and parameters lie on one device."""
+    """Refuse inputs, states and parameters on different devices."""
     home = next((leaf.device for _, leaf in (*sequences, *states)), None)
     for kind, side in (("input", sequences), ("state", states), ("parameter", invariants)):
         for name, leaf in side:
@@ -161,26 +164,26 @@ def refuse_devices(cell: nn.Module, sequences: Named, invariants: Named, states:
                     cell=place_of(cell),
                     **{kind: str(leaf.device)},
                     inputs=str(home),
-                    tries=_brought(kind, leaf.device, home),
+                    tries=_device_remedy(kind, leaf.device, home),
                 )
     if home is not None and home.type == "meta":
         raise DeviceMismatch(
             "the inputs lie on the device 'meta', which holds no numbers.",
             cell=place_of(cell),
-            tries="inputs with numbers; lp.fold needs them too, to see whether rows of the batch meet",
+            tries="inputs with numbers; lp.fold needs them too, to see whether rows of the batch interact",
         )
 
 
-def _brought(kind: str, away: torch.device, home: torch.device) -> str:
+def _device_remedy(kind: str, away: torch.device, home: torch.device) -> str:
     if kind == "parameter":
         here = f'net.to_empty(device="{home}"), then its parameters from a file'
         return here if away.type == "meta" else f'net.to("{home}"), or inputs.to("{away}")'
     return f'lp.to(state, "{home}")' if kind == "state" else "bring all inputs to one device"
 
 
-def refuse_states(cell: nn.Module, before: Named, after: Sequence[Tensor], stand_ins: Sequence[Tensor]) -> None:
-    """A state leaf keeps its shape and dtype."""
-    for (name, _), old, new in zip(before, stand_ins, after, strict=True):
+def refuse_states(states: Named, after: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    """Refuse a step that changes the shape or dtype of a state leaf; `before` and `after` are fake tensors."""
+    for (name, _), old, new in zip(states, before, after, strict=True):
         if not isinstance(new, Tensor) or new.dim() != old.dim() or new.shape != old.shape or new.dtype != old.dtype:
             raise StateMismatch(
                 f"the state '{name}' changes during one step.",
@@ -190,8 +193,8 @@ def refuse_states(cell: nn.Module, before: Named, after: Sequence[Tensor], stand
             )
 
 
-def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: FakeTensorFamily) -> None:
-    """An output has the batch in front."""
+def refuse_outputs(names: Sequence[str], outputs: Sequence[Any], family: FakeTensorFamily) -> None:
+    """Refuse an output that is no tensor with the batch as its first axis; None is allowed."""
     for name, leaf in zip(names, outputs, strict=True):
         if leaf is None:
             continue
@@ -212,7 +215,7 @@ def refuse_mixed_rows(names: Sequence[str], outputs: Sequence[Any], family: Fake
 
 
 def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
-    """Random numbers belong to a row each."""
+    """Refuse random numbers that rows share."""
     if not _has_batch(draw, family):
         sizes = ", ".join(str(size) if isinstance(size, int) else "batch" for size in draw.shape)
         raise UntraceableStep(
@@ -226,8 +229,8 @@ def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
 def _has_batch(value: Any, family: FakeTensorFamily) -> bool:
     if not len(value.shape):
         return False
-    if family.decided():  # the batch is a plain number in this trace
-        return bool(value.shape[0] == family.imagined)
+    if family.batch_is_concrete():  # the batch is a plain number in this trace
+        return bool(value.shape[0] == family.example_rows)
     first = value.shape[0]
     clean = clean_row_axis(value) == 0 if isinstance(value, Tensor) else not isinstance(first, int)
     return clean and first.node.expr.is_symbol

@@ -1,6 +1,6 @@
-"""A Loop as text, one line a value. `loop/text.py` reads it back.
+"""A Loop as text, one line a value: `text_of` writes it, `loop_of_text` reads it back.
 
-Knows how values are spelt; knows nothing of layout or pictures.
+Reading computes every shape anew from the inputs' shapes, so that a text cannot contradict itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def text_of(loop: Loop) -> str:
             kind, device = "constant", f"{device} = {loop.constants[port.name].tolist()!r}"
         lines.append(f"  {kind:<10} {node.name} = {port.name!r} {port}{_role_text(port)}{device}")
     for node in loop.nodes:
-        lines.append(f"  {node.name} = {_spelt(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}")
+        lines.append(
+            f"  {node.name} = {_target_text(node.target)}({_arguments(node)})  # {value_text(node.meta['val'])}"
+        )
     for port, node in zip(loop.outputs, loop.results, strict=True):
         kind = "next state" if port.kind == "state" else f"output {port.kind}"
-        kind = "output final" if port.name in loop.ended and port.kind == "sequence" else kind
+        kind = "output final" if port.name in loop.last_step_outputs and port.kind == "sequence" else kind
         rows = " per row" if port.kind == "total" and port.rows else ""
         lines.append(f"  {kind} {port.name!r}{rows}{_role_text(port)} = {node.name}")
     return "\n".join(lines) + "\n"
@@ -43,20 +45,20 @@ def _role_text(port: Port) -> str:
     return "" if port.has_default_role else f" as {port.role.value}"
 
 
-def _spelt(target: Any) -> str:
+def _target_text(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target.__name__}"
     return f"python.{target.__name__}"
 
 
 def _arguments(node: fx.Node) -> str:
-    positional = [_literal(argument) for argument in node.args]
-    return ", ".join([*positional, *(f"{name}={_literal(value)}" for name, value in node.kwargs.items())])
+    positional = [_argument_text(argument) for argument in node.args]
+    return ", ".join([*positional, *(f"{name}={_argument_text(value)}" for name, value in node.kwargs.items())])
 
 
-def _literal(argument: Any) -> str:
+def _argument_text(argument: Any) -> str:
     if isinstance(argument, (list, tuple)):
-        return "[" + ", ".join(map(_literal, argument)) + "]"
+        return "[" + ", ".join(map(_argument_text, argument)) + "]"
     if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)):
         return str(argument)
     if isinstance(argument, torch.device):
@@ -96,10 +98,7 @@ _OUTPUT = re.compile(
 
 
 def loop_of_text(text: str) -> Loop:
-    """The Loop that `loop.text()` spells.
-
-    It knows no module: hand it the values of its invariants when it runs.
-    """
+    """The Loop that `text_of` wrote. It has no module: pass the values of its invariants when it runs."""
     lines = text.rstrip("\n").split("\n")
     head = _HEAD.match(lines[0])
     if head is None:
@@ -111,11 +110,11 @@ def loop_of_text(text: str) -> Loop:
 
 
 class _Reader:
-    """A loop while it is read, line by line."""
+    """Builds a Loop from the lines of its text."""
 
     def __init__(self, inputs: list[re.Match[str]]) -> None:
-        taken = [int(size) for match in inputs for size in re.findall(r"\d+", match["sizes"])]
-        self.family = FakeTensorFamily(taken=taken)
+        sizes = [int(size) for match in inputs for size in re.findall(r"\d+", match["sizes"])]
+        self.family = FakeTensorFamily(feature_sizes=sizes)
         self.graph = fx.Graph()
         rows = self.graph.placeholder("rows")
         rows.meta["val"] = self.family.rows
@@ -123,13 +122,13 @@ class _Reader:
         self.inputs: list[Port] = []
         self.outputs: list[tuple[Port, fx.Node]] = []
         self.constants: dict[str, Tensor] = {}
-        self.ended: list[str] = []
+        self.last_step_outputs: list[str] = []
 
     def read(self, number: int, line: str) -> None:
-        for pattern, take in ((_INPUT, self._input), (_OUTPUT, self._output), (_OPERATOR, self._operator)):
+        for pattern, add in ((_INPUT, self._input), (_OUTPUT, self._output), (_OPERATOR, self._operator)):
             match = pattern.match(line)
             if match is not None:
-                take(match)
+                add(match)
                 return
         raise _unreadable(number, line)
 
@@ -183,7 +182,7 @@ class _Reader:
         kind: Any = match["kind"].split(" ")[1]
         if kind == "final":
             kind = "sequence"
-            self.ended.append(ast.literal_eval(match["name"]))
+            self.last_step_outputs.append(ast.literal_eval(match["name"]))
         rows = kind != "total" or match["rows"] is not None
         shape = tuple(value.shape[1:] if rows else value.shape)
         name = ast.literal_eval(match["name"])
@@ -199,7 +198,7 @@ class _Reader:
             family=self.family,
             reverse=reverse,
             constants=self.constants,
-            ended=tuple(self.ended),
+            last_step_outputs=tuple(self.last_step_outputs),
         )
 
 
@@ -208,8 +207,8 @@ def _role(match: re.Match[str]) -> Role:
     return Role(match["role"]) if match["role"] else Role.INPUT
 
 
-def _target(spelt: str) -> Any:
-    space, _, rest = spelt.partition(".")
+def _target(text: str) -> Any:
+    space, _, rest = text.partition(".")
     if space == "python":
         return getattr(operator, rest, None) or getattr(torch, rest)
     name, _, overload = rest.partition(".")

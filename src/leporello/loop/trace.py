@@ -1,7 +1,7 @@
-"""`trace`: a cell and the input of one step become a Loop.
+"""`trace`: from a cell and the input of one step to a Loop.
 
-The batch is one symbol, so one trace serves every batch and, with length x batch rows, all steps at once. Random
-operators become draws, in-place operators are made pure, values keep the user's names.
+The step runs on fake tensors whose batch is one symbol. So one trace serves every batch and, with length x batch rows,
+all steps at once. Random operators become draws, in-place operators are functionalized, values keep the user's names.
 """
 
 from __future__ import annotations
@@ -18,29 +18,36 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from leporello.loop.cell_tensors import NoWrites, alone, held_tensors, refuse_exchanged, swapped, unchanged
+from leporello.loop.cell_tensors import (
+    NoWrites,
+    attributes_unchanged,
+    refuse_replaced,
+    tensors_of,
+    tensors_replaced,
+    under_cell_lock,
+)
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
-from leporello.loop.graph_cleanup import Unasserted, label_all, tidy
+from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.port import Port
-from leporello.loop.rowwise import why_rows_meet
+from leporello.loop.rowwise import why_rows_interact
 from leporello.loop.state import Tree, leaf_names
-from leporello.loop.step import names_heard, place_of, state_names, take
-from leporello.loop.step_checks import refuse_before, refuse_mixed_rows, refuse_shared_draw, refuse_states
-from leporello.loop.trace_errors import Lines, translated
+from leporello.loop.step import observed, place_of, state_names, take
+from leporello.loop.step_checks import refuse_before, refuse_outputs, refuse_shared_draw, refuse_states
+from leporello.loop.trace_errors import UserLines, translated
 
 aten = torch.ops.aten
 
-# With fixed statistics batch norm is pointwise, but one operator that also gives what only its own backward reads.
-_SPELT_OUT: Any = get_decompositions([aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit])
+# With fixed statistics batch norm is pointwise, but its one operator also returns what only its own backward reads.
+_DECOMPOSITIONS: Any = get_decompositions([aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit])
 
 
 @dataclass(frozen=True)
 class _Leaves:
-    """Everything one step reads, flat, with names."""
+    """Everything one step reads: flat lists of (name, tensor), and the structure of input and state."""
 
     sequences: list[tuple[str, Tensor]]
     invariants: list[tuple[str, Tensor]]
@@ -51,43 +58,45 @@ class _Leaves:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What one run of the step showed: its graph, whose results are the outputs, the next states, and named values."""
+class _Traced:
+    """The graph of one run of the step. Its results are the outputs, then the next states, then the named values."""
 
     module: fx.GraphModule
     draws: list[Draw]
     outputs: list[str]  # names of the outputs that are tensors
     present: tuple[bool, ...]  # which leaves of the output are tensors
     spec: Any
-    heard: list[str]
+    named: list[str]  # names of values inside the step
 
 
-@alone
+@under_cell_lock
 def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 
-    x, state   trees of tensors whose first axis is the batch; only shapes, dtypes and devices matter, but for one
+    x, state   trees of tensors whose first axis is the batch. Only shapes, dtypes and devices matter, except for one
                numerical test that rows of the batch do not influence each other
-    rows       the number of rows, for a step that decides by it; such a trace serves that number only
+    rows       the number of rows, for a step that depends on it; such a trace serves that number only
     """
     leaves = _flat(cell, x, state)
     refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
-    family = FakeTensorFamily(taken=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
+    family = FakeTensorFamily(feature_sizes=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
-        unchanged(cell),
+        attributes_unchanged(cell),
         _same_autocast(),
         _plain_operators(cell),
     ):
-        seen = _seen(cell, leaves, _draws_wanted(cell, leaves, family), family)
-    loop = _loop(cell, leaves, family, seen)
-    return loop.replace(meets=_meets(cell, x, state, loop, leaves))
+        draws = _draws_of_step(cell, leaves, family)
+        traced = _traced_step(cell, leaves, draws, family)
+    loop = _loop(cell, leaves, family, traced)
+    return loop.replace(batch_interaction=_batch_interaction(cell, x, state, loop, leaves))
 
 
-def _meets(cell: nn.Module, x: Tree, state: Tree, loop: Loop, leaves: _Leaves) -> str | None:
+def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, loop: Loop, leaves: _Leaves) -> str | None:
+    """Why rows influence each other, None if they do not. Runs the step on numbers, where it may fail for once."""
     try:
-        return why_rows_meet(loop, leaves.sequences, leaves.states)
-    except Exception:  # what stand-ins do not notice, such as mixed dtypes
+        return why_rows_interact(loop, leaves.sequences, leaves.states)
+    except Exception:  # what fake tensors do not notice, such as mixed dtypes
         with translated(cell, leaves.sequences, leaves.states, loop.family), torch.no_grad():
             take(cell, x, state)  # fails in the user's line
         raise
@@ -112,28 +121,28 @@ def _all(leaves: _Leaves) -> list[tuple[str, Tensor]]:
     return [*leaves.sequences, *leaves.invariants, *leaves.states]
 
 
-def _stand_ins(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """A fresh tensor without data for every leaf, even where one tensor was passed twice."""
+def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """A fake tensor of its own for every leaf: one tensor passed twice must not merge two leaves into one."""
 
-    def made(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
+    def fakes(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
         return [
             family.tensor(leaf.shape[1:] if rows else leaf.shape, leaf.dtype, leaf.device, rows=rows)
             for _, leaf in side
         ]
 
-    return made(leaves.sequences, True), made(leaves.invariants, False), made(leaves.states, True)
+    return fakes(leaves.sequences, True), fakes(leaves.invariants, False), fakes(leaves.states, True)
 
 
 def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any, states: Any) -> tuple[Any, Any]:
-    """The step as a function of flat leaves; a state keeps the dtype it came in with."""
-    waiting = iter(sequences)
-    x = pytree.tree_unflatten([next(waiting) if there else None for there in leaves.present], leaves.input_spec)
+    """The step as a function of flat leaves. Under autocast a state is cast back to the dtype it came in with."""
+    remaining = iter(sequences)
+    x = pytree.tree_unflatten([next(remaining) if there else None for there in leaves.present], leaves.input_spec)
     state = pytree.tree_unflatten(list(states), leaves.state_spec)
     instead = {id(leaf): value for (_, leaf), value in zip(leaves.invariants, invariants, strict=True)}
-    with swapped(cell, instead):
-        before = held_tensors(cell)
+    with tensors_replaced(cell, instead):
+        before = tensors_of(cell)
         output, after = take(cell, x, state)
-        refuse_exchanged(cell, before)
+        refuse_replaced(cell, before)
     after_leaves = pytree.tree_leaves(after)
     if torch.is_autocast_enabled(_device_type(leaves)):
         after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, states, strict=True)]
@@ -145,7 +154,7 @@ def _device_type(leaves: _Leaves) -> str:
 
 
 def _same_autocast() -> AbstractContextManager[Any]:
-    """Autocast as it is, without its cache: a cached cast of a stand-in must not outlive the trace."""
+    """Autocast as it is, without its cache: a cached cast of a fake tensor must not outlive the trace."""
     device = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
     if not torch.is_autocast_enabled(device):
         return nullcontext()
@@ -154,7 +163,7 @@ def _same_autocast() -> AbstractContextManager[Any]:
 
 @contextmanager
 def _plain_operators(cell: nn.Module) -> Iterator[None]:
-    """Recurrent modules of torch.nn inside a step as plain operators: the libraries' own hand on sealed memory."""
+    """Run recurrent modules of torch.nn as plain operators: oneDNN's and cuDNN's use opaque workspaces."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in cell.modules())
     libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if recurrent else []
     before = [library.enabled for library in libraries]
@@ -167,68 +176,68 @@ def _plain_operators(cell: nn.Module) -> Iterator[None]:
             library.enabled = enabled
 
 
-def _draws_wanted(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> list[Draw]:
-    """What random numbers one step asks for, in order."""
-    wanted: list[Draw] = []
+def _draws_of_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> list[Draw]:
+    """The random numbers that one step draws, in order, from a first run of the step."""
+    draws: list[Draw] = []
 
     def note(draw: Draw) -> Tensor:
         refuse_shared_draw(draw, family)
-        wanted.append(draw)
+        draws.append(draw)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
-    sequences, invariants, states = _stand_ins(leaves, family)
+    sequences, invariants, states = _fake_leaves(leaves, family)
     names = [name for name, _ in leaves.invariants]
     with family.active(), torch.enable_grad(), Drawing(note), NoWrites(dict(zip(names, invariants, strict=True))):
         _flat_step(cell, leaves, sequences, invariants, states)
-    return wanted
+    return draws
 
 
-def _seen(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: FakeTensorFamily) -> _Seen:
-    """Run the step on stand-ins and write down what it does."""
-    found: dict[str, Any] = {}
+def _traced_step(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: FakeTensorFamily) -> _Traced:
+    """Run the step a second time, with its random numbers as inputs, and trace it with make_fx."""
+    details: dict[str, Any] = {}
 
     def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
-        with torch.enable_grad(), Unasserted(), Lines(), replay(numbers), names_heard(cell) as heard:
+        with torch.enable_grad(), WithoutAssertions(), UserLines(), replay(numbers), observed(cell) as named:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
-        made, spec = pytree.tree_flatten(output)
+        output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
-        refuse_states(cell, leaves.states, after, states)
-        refuse_mixed_rows(names, made, family)
-        present = tuple(isinstance(leaf, Tensor) for leaf in made)
-        kept = [leaf for leaf, there in zip(made, present, strict=True) if there]
+        refuse_states(leaves.states, after, states)
+        refuse_outputs(names, output_leaves, family)
+        present = tuple(isinstance(leaf, Tensor) for leaf in output_leaves)
+        tensors = [leaf for leaf, there in zip(output_leaves, present, strict=True) if there]
         outputs = [name for name, there in zip(names, present, strict=True) if there]
-        found.update(outputs=outputs, present=present, spec=spec, heard=list(heard))
-        return [*kept, *after, *heard.values()]
+        details.update(outputs=outputs, present=present, spec=spec, named=list(named))
+        return [*tensors, *after, *named.values()]
 
     numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
-    sequences, invariants, states = _stand_ins(leaves, family)
+    sequences, invariants, states = _fake_leaves(leaves, family)
     with family.active():
-        traced = make_fx(dispatch_functionalize(run), decomposition_table=_SPELT_OUT)
-        module = traced(family.rows, sequences, invariants, numbers, states)
-    return _Seen(module=module, draws=draws, **found)
+        tracer = make_fx(dispatch_functionalize(run), decomposition_table=_DECOMPOSITIONS)
+        module = tracer(family.rows, sequences, invariants, numbers, states)
+    return _Traced(module=module, draws=draws, **details)
 
 
-def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, seen: _Seen) -> Loop:
-    """The Loop of what was seen: ports for what goes in and comes out, labels for what was named."""
-    graph, _ = copied(seen.module.graph)
-    constants = tidy(graph, seen.module, family)
+def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _Traced) -> Loop:
+    """The Loop of a traced step: ports for inputs and outputs, labels for named values."""
+    graph, _ = copied(traced.module.graph)
+    constants = tidy(graph, traced.module, family)
     places = placeholders(graph)[1:]
     inputs = tuple(
         _port(kind, name, node, rows=kind != "invariant", distribution=distribution)
-        for (kind, name, distribution), node in zip(_inputs(leaves, seen.draws, constants), places, strict=True)
+        for (kind, name, distribution), node in zip(_inputs(leaves, traced.draws, constants), places, strict=True)
     )
     results = graph_results(graph)
-    ends = len(seen.outputs), len(seen.outputs) + len(leaves.states)
+    ends = len(traced.outputs), len(traced.outputs) + len(leaves.states)
     outputs = (
-        *(_port("sequence", name, node) for name, node in zip(seen.outputs, results[: ends[0]], strict=True)),
+        *(_port("sequence", name, node) for name, node in zip(traced.outputs, results[: ends[0]], strict=True)),
         *(
             _port("state", name, node)
             for (name, _), node in zip(leaves.states, results[ends[0] : ends[1]], strict=True)
         ),
     )
-    heard = dict(zip(seen.heard, results[ends[1] :], strict=True))
+    named = dict(zip(traced.named, results[ends[1] :], strict=True))
     inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
-    label_all(graph, inputs, places, heard)
+    label_values(graph, inputs, places, named)
     return Loop(
         name=place_of(cell).split(" ")[0],
         graph=graph,
@@ -236,7 +245,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, seen: _See
         outputs=outputs,
         family=family,
         constants=constants,
-        signature=Signature(leaves.input_spec, leaves.state_spec, seen.spec, seen.present, cell),
+        signature=Signature(leaves.input_spec, leaves.state_spec, traced.spec, traced.present, cell),
     )
 
 
@@ -254,7 +263,7 @@ def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor])
 def _without_unread(
     graph: fx.Graph, inputs: tuple[Port, ...], places: list[fx.Node], results: list[fx.Node]
 ) -> tuple[tuple[Port, ...], list[fx.Node]]:
-    """Leave out parameters that the step does not use."""
+    """The inputs without parameters that the step does not use; removes dead code from the graph."""
     graph.output_node().args = (tuple(results),)
     graph.eliminate_dead_code()
     unread = [n for p, n in zip(inputs, places, strict=True) if p.kind == "invariant" and not n.users]

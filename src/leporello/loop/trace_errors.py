@@ -1,6 +1,7 @@
-"""Errors of the tracer, and of the step itself, in the user's words and with the user's line.
+"""Errors of the tracer, and of the step itself, as our errors, with the cell and the user's line.
 
-Knows the errors of torch's stand-in tensors; knows nothing of the rules of a step.
+`translated` does that for what is raised while tracing. `UserLines` writes the user's line beside each operator of the
+graph, for refusals that come later.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import logging
 import re
 import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, fx, nn
@@ -29,56 +28,65 @@ from torch.overrides import TorchFunctionMode
 from leporello.errors import ArgumentError, DeviceMismatch, LeporelloError, UntraceableStep
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.state import described
-from leporello.loop.step import place_of
+from leporello.loop.step import APPLY_CODE, autograd_function_refusal, place_of
 
 Named = Sequence[tuple[str, Tensor]]
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parent.parent)
-_CELLS = str(Path(__file__).parent.parent / "cells")
-_PYTHON = sysconfig.get_paths()["stdlib"]
-_ONCE = "numbers differ from row to row and from step to step, and the graph of a step is made once"
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_OUR_FOLDER = str(Path(__file__).parent.parent)
+_CELLS_FOLDER = str(Path(__file__).parent.parent / "cells")
+_PYTHON_FOLDER = sysconfig.get_paths()["stdlib"]
+_GRAPH_IS_FIXED = "numbers differ from row to row and from step to step, and the graph of a step is made once"
 
 
 @contextmanager
 def translated(cell: nn.Module, sequences: Named, states: Named, family: FakeTensorFamily) -> Iterator[None]:
-    """What fails inside is raised in the form of our errors, with the cell and the user's line."""
+    """Raise what fails inside the block as one of our errors, with the cell and the user's line."""
     try:
-        with mock.patch.object(torch.autograd.Function, "apply", _refuse_function()), _quiet():
+        with _without_log():
             yield
-    except LeporelloError as error:
-        error.place(cell=place_of(cell), line=users_line(error.__traceback__))
-        raise
     except Exception as error:
-        found = _in_words(error, sequences, states, family)
-        found.place(cell=place_of(cell), line=users_line(error.__traceback__))
-        raise found from error
+        ours = _autograd_function_error(error) or _as_ours(error, sequences, states, family)
+        ours.place(cell=place_of(cell), line=users_line(error.__traceback__))
+        if ours is error:
+            raise
+        raise ours from error
 
 
-def _in_words(error: Exception, sequences: Named, states: Named, family: FakeTensorFamily) -> LeporelloError:
-    said = str(error)
+def _autograd_function_error(error: Exception) -> LeporelloError | None:
+    """The refusal of the autograd.Function in which an error was raised; None if it was raised elsewhere."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is APPLY_CODE and not isinstance(error, LeporelloError):
+            return autograd_function_refusal(frame)
+    return None
+
+
+def _as_ours(error: Exception, sequences: Named, states: Named, family: FakeTensorFamily) -> LeporelloError:
+    if isinstance(error, LeporelloError):
+        return error
+    message = str(error)
     if isinstance(error, DynamicOutputShapeException):
         return UntraceableStep(
             "the step makes a value whose size depends on numbers in a tensor.",
-            because=_ONCE,
+            because=_GRAPH_IS_FIXED,
             tries="torch.where(mask, value, 0) instead of value[mask]",
         )
     if isinstance(error, (GuardOnDataDependentSymNode, DataDependentOutputException)):
         return UntraceableStep(
             "the step decides in Python by numbers in a tensor.",
-            because=_ONCE,
+            because=_GRAPH_IS_FIXED,
             tries="torch.where(condition, a, b) instead of if and while; tensors instead of .item() and float()",
         )
-    if ".numpy() is not supported" in said:
+    if ".numpy() is not supported" in message:
         return UntraceableStep(
             "the step leaves torch for numpy, where no graph follows it.", tries="the same with torch's functions"
         )
-    if "convert all Tensors to FakeTensors" in said:
+    if "convert all Tensors to FakeTensors" in message:
         return UntraceableStep(
             "the step reads a tensor that is neither its input, nor its state, nor a parameter or buffer of the cell.",
             tries="self.register_buffer, nn.Parameter or a submodule in the cell, so that it gets gradients and moves "
             "with it; a function that needs parameters becomes an nn.Module",
         )
-    if "device" in said and ("different devices" in said or "not on the expected device" in said):
+    if "device" in message and ("different devices" in message or "not on the expected device" in message):
         return DeviceMismatch(
             "the step joins tensors of different devices.",
             says=_first_line(error, family),
@@ -94,14 +102,14 @@ def _in_words(error: Exception, sequences: Named, states: Named, family: FakeTen
 
 
 def _rows_text(leaves: Named) -> str:
-    """What one step reads: the batch, then features."""
+    """Names, dtypes and shapes of what one step reads, with `batch` for the first axis."""
     return (
         ", ".join(f"{name} " + re.sub(r"\[\d+", "[batch", described(leaf), count=1) for name, leaf in leaves) or "none"
     )
 
 
 def _first_line(error: Exception, family: FakeTensorFamily) -> str:
-    """What torch says, in one line, with the batch in the place of its symbol."""
+    """The first line of torch's message, with `batch` in the place of the symbol."""
     line = (str(error).splitlines() or [""])[0]
     if not isinstance(family.rows, int):
         line = re.sub(rf"\b{family.rows.node.expr}\b", "batch", line)
@@ -118,25 +126,9 @@ def _remedy(error: Exception) -> str | None:
     return None
 
 
-def _refuse_function() -> Any:
-    """In the place of autograd.Function.apply, for this thread."""
-    own, apply = threading.get_ident(), torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
-
-    @classmethod  # type: ignore[misc]
-    def refuse(function: type, *args: Any, **options: Any) -> Any:
-        if threading.get_ident() != own:
-            return apply(function, *args, **options)
-        raise UntraceableStep(
-            f"the step calls {function.__name__}, an autograd.Function, whose own backward a graph cannot keep.",
-            tries="write a surrogate gradient as soft + (hard - soft).detach()",
-        )
-
-    return refuse
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch logs, with its own traceback, what is about to be said in better words."""
+def _without_log() -> Iterator[None]:
+    """Silence torch's log of an error, with its own traceback, that is about to be translated."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
@@ -146,12 +138,16 @@ def _quiet() -> Iterator[None]:
 
 
 def users_line(trace: TracebackType | None) -> str | None:
-    """The last line that is neither torch's, nor Python's, nor ours, cells excepted; None if there is none."""
-    frames = traceback.extract_tb(trace)
+    """The last line of a traceback that is the user's, or a built-in cell's; else another package's; else None.
+
+    An autograd.Function is refused where it is called: frames inside it do not count.
+    """
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
+    frames = traceback.extract_tb(trace)[: codes.index(APPLY_CODE) if APPLY_CODE in codes else None]
     users = [frame for frame in frames if is_users(frame.filename)]
-    others = [frame for frame in frames if "site-packages" in frame.filename and _is_foreign(frame.filename)]
-    found = users or others
-    return line_text(found[-1]) if found else None
+    packages = [frame for frame in frames if "site-packages" in frame.filename and _is_foreign(frame.filename)]
+    candidates = users or packages
+    return line_text(candidates[-1]) if candidates else None
 
 
 def line_text(frame: traceback.FrameSummary) -> str:
@@ -160,19 +156,20 @@ def line_text(frame: traceback.FrameSummary) -> str:
 
 
 def is_users(filename: str) -> bool:
-    if filename.startswith(_CELLS):
+    """Whether a file is neither Python's, nor a package's, nor ours; built-in cells count as the user's."""
+    if filename.startswith(_CELLS_FOLDER):
         return True
     generated = filename.startswith("<") and not filename.startswith(("<stdin>", "<ipython"))
-    python = filename.startswith(_PYTHON) or "site-packages" in filename
+    python = filename.startswith(_PYTHON_FOLDER) or "site-packages" in filename
     return not generated and not python and _is_foreign(filename)
 
 
 def _is_foreign(filename: str) -> bool:
-    return not filename.startswith((_TORCH, _OURS))
+    return not filename.startswith((_TORCH_FOLDER, _OUR_FOLDER))
 
 
-class Lines(TorchFunctionMode):
-    """While it is on, operators of the graph that is traced get the user's line as `meta["line"]`."""
+class UserLines(TorchFunctionMode):
+    """While active, operators of the graph that is traced get the user's line as `meta["line"]`."""
 
     def __torch_function__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         mode = get_proxy_mode()
@@ -181,15 +178,15 @@ class Lines(TorchFunctionMode):
         graph: fx.Graph = mode.tracer.graph
         before = graph._root.prev
         result = func(*args, **(kwargs or {}))
-        made, line = graph._root.prev, None
-        while made is not before and made is not graph._root:
-            line = line or _line()
-            made.meta.setdefault("line", line)
-            made = made.prev
+        node, line = graph._root.prev, None
+        while node is not before and node is not graph._root:  # from the newest node back to those that were there
+            line = line or _current_line()
+            node.meta.setdefault("line", line)
+            node = node.prev
         return result
 
 
-def _line() -> str | None:
+def _current_line() -> str | None:
     """`my_cell.py, line 12: y = torch.remainder(x, 2)`, of the innermost frame that is the user's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

@@ -1,7 +1,7 @@
-"""`unfold`: the acyclic graph of a Loop over so many steps, and its run, node by node.
+"""`unfold`: the acyclic graph of a Loop over a number of steps, and its evaluation node by node.
 
-Parameters, and what belongs to no step, stand once; everything else once per step. Slow and plain on purpose: it is
-what the fast engines are compared with.
+Parameters, and what belongs to no step, appear once; everything else once per step. Slow and plain on purpose: the
+engines are compared with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leporello.loop.state import Tree
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Unfolding:
-    """The strip: an acyclic graph with a copy of the step per time.
+    """An acyclic graph with a copy of the step per time.
 
     graph      inputs named x(1) … x(n), the first state h(0), parameters once; results: each output at each time, then
                the last states
@@ -68,13 +68,13 @@ class Unfolding:
         self._refuse_length(sequences)
         states = pytree.tree_leaves(state if state is not None else self._initial(sequences))
         batch = sequences[0].shape[1] if sequences else states[0].shape[0] if states else 1
-        waiting = {
+        remaining = {
             "sequence": iter(sequences),
             "state": iter(states),
-            "draw": iter(self._fresh(batch) if draws is None else draws),
+            "draw": iter(self._fresh_draws(batch) if draws is None else draws),
         }
-        values = [self._value(port, waiting, given or {}) for port in self.loop.inputs]
-        named = self._named(self._evaluated(batch, values))
+        values = [self._value(port, remaining, given or {}) for port in self.loop.inputs]
+        named = self._by_name(self._evaluated(batch, values))
         outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
         final = [
             named.get(("total", f"call.final.{name}"), value)
@@ -86,9 +86,13 @@ class Unfolding:
             pytree.tree_unflatten(final, signature.state),
         )
 
-    def _ended_inputs(self) -> set[int]:
-        """Inputs that the last step alone reads, such as the target of a summary: one value, not a sequence."""
-        return {index for index, port in enumerate(self.loop.inputs) if port.name == "y" and "L" in self.loop.ended}
+    def _last_step_inputs(self) -> set[int]:
+        """Indices of inputs that only the last step reads, such as the target of a summary: one value, no sequence."""
+        return {
+            index
+            for index, port in enumerate(self.loop.inputs)
+            if port.name == "y" and "L" in self.loop.last_step_outputs
+        }
 
     def _refuse_length(self, sequences: Sequence[Tensor]) -> None:
         for leaf in sequences:
@@ -100,42 +104,42 @@ class Unfolding:
                     tries=f"unfold it with loop.unfold({leaf.shape[0]})",
                 )
 
-    def _value(self, port: Port, waiting: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]) -> Tensor:
+    def _value(self, port: Port, remaining: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]) -> Tensor:
         value = given.get(port.name)
         if value is None:
-            value = next(waiting[port.kind], None) if port.kind in waiting else self.loop.invariant(port.name)
+            value = next(remaining[port.kind], None) if port.kind in remaining else self.loop.invariant(port.name)
         if value is None:
             raise ArgumentError(
                 f"the {port.kind} '{port.name}' has no value.",
                 expected=str(port),
                 tries=f"strip.run(inputs, state, given={{{port.name!r}: value}})",
             )
-        return value.contiguous()  # operators were chosen for that
+        return value.contiguous()  # as the fake tensors of the trace were
 
-    def _named(self, found: list[Tensor]) -> dict[tuple[str, str], Tensor]:
-        """Results by kind and name: sequences stacked, totals summed, states as they end."""
-        waiting = iter(found)
+    def _by_name(self, results: list[Tensor]) -> dict[tuple[str, str], Tensor]:
+        """The results by kind and name: sequences stacked, totals summed, states after the last step."""
+        remaining = iter(results)
         columns: dict[tuple[str, str], list[Tensor]] = {}
         for time in range(1, self.steps + 1):
             for port in self.loop.outputs:
-                if port.kind != "state" and (time == self.steps or port.name not in self.loop.ended):
-                    columns.setdefault((port.kind, port.name), []).append(next(waiting))
+                if port.kind != "state" and (time == self.steps or port.name not in self.loop.last_step_outputs):
+                    columns.setdefault((port.kind, port.name), []).append(next(remaining))
         named = {key: torch.stack(column) for key, column in columns.items()}
         for kind, name in named:
             if kind == "total":
                 named[kind, name] = named[kind, name].sum(0)
-            elif name in self.loop.ended:
+            elif name in self.loop.last_step_outputs:
                 named[kind, name] = named[kind, name][0]
         return {
-            (port.kind, port.name): next(waiting) if port.kind == "state" else named[port.kind, port.name]
+            (port.kind, port.name): next(remaining) if port.kind == "state" else named[port.kind, port.name]
             for port in sorted(self.loop.outputs, key=lambda port: port.kind == "state")
         }
 
     def _initial(self, sequences: Sequence[Tensor]) -> Tree:
-        home = self.loop.signature.home if self.loop.signature else None
+        module = self.loop.signature.module if self.loop.signature else None
         if not any(port.kind == "state" for port in self.loop.inputs):
             return ()
-        if not hasattr(home, "initial_state"):
+        if not hasattr(module, "initial_state"):
             raise MissingState(
                 "this cell declares no initial state.",
                 expected="the argument 'state'",
@@ -143,23 +147,24 @@ class Unfolding:
             )
         floats = sequences and sequences[0].is_floating_point()
         dtype = sequences[0].dtype if floats else None
-        return home.initial_state(sequences[0].shape[1] if sequences else 1, dtype=dtype)  # type: ignore[union-attr,operator]
+        return module.initial_state(sequences[0].shape[1] if sequences else 1, dtype=dtype)  # type: ignore[union-attr,operator]
 
-    def _fresh(self, batch: int) -> list[Tensor]:
+    def _fresh_draws(self, batch: int) -> list[Tensor]:
         return [
             fresh(Draw(port.distribution or "uniform", (self.steps, batch, *port.shape), port.dtype, port.device))
             for port in self.loop.inputs
             if port.kind == "draw"
         ]
 
-    def _evaluated(self, batch: int, given: list[Tensor]) -> list[Tensor]:
+    def _evaluated(self, batch: int, inputs: list[Tensor]) -> list[Tensor]:
+        """The results of the graph, from the values of the loop's inputs."""
         values: dict[fx.Node, Any] = {}
-        alone = self._ended_inputs()
+        without_time = self._last_step_inputs()
         for node in self.graph.nodes:
             if node.op == "placeholder":
                 index, time = node.meta["port"], node.meta.get("time")
-                value: Any = batch if index is None else given[index]
-                values[node] = value[time - 1] if time and node.meta["port"] not in alone else value
+                value: Any = batch if index is None else inputs[index]
+                values[node] = value[time - 1] if time and index not in without_time else value
             elif node.op == "call_function":
                 args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(*args, **options)
@@ -182,7 +187,7 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
         per_step += [
             node
             for port, node in zip(loop.outputs, finished, strict=True)
-            if port.kind != "state" and (time == steps or port.name not in loop.ended)
+            if port.kind != "state" and (time == steps or port.name not in loop.last_step_outputs)
         ]
         if time < steps:
             for into, out in loop.delays.values():
@@ -190,13 +195,13 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
     last = timed[-1]
     states = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.kind == "state"]
     graph.output((*per_step, *(last[node] for node in states)))
-    if loop.ended:
+    if loop.last_step_outputs:
         graph.eliminate_dead_code()
     return Unfolding(loop, graph, steps)
 
 
 def _shared_inputs(loop: Loop, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """What stands once: the number of rows, invariants, and the states before the first step."""
+    """The placeholders that appear once: the number of rows, invariants, and the states before the first step."""
     rows = next(iter(loop.graph.nodes))
     shared = {rows: graph.node_copy(rows)}
     shared[rows].meta.update(port=None, time=None)
@@ -208,6 +213,7 @@ def _shared_inputs(loop: Loop, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def _timed_inputs(loop: Loop, graph: fx.Graph, shared: dict[fx.Node, fx.Node], time: int) -> dict[fx.Node, fx.Node]:
+    """The placeholders of one step, sequences and draws, beside those that all steps share."""
     values = dict(shared)
     for index, (port, node) in enumerate(zip(loop.inputs, loop.placeholders, strict=True)):
         if port.kind in ("sequence", "draw"):

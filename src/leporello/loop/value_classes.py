@@ -1,6 +1,7 @@
-"""Which values of a step vary with time, and which carry rows: the classes that decide where a value is computed.
+"""Classes of values: how each depends on time and rows, and which lie on a cycle. They decide where each is computed.
 
-Knows a graph and its ports; knows nothing of stages.
+A cycle is found in the graph with its delay edges, condensed into strongly connected components. A component with a
+cycle must run step by step; everything else can run on all steps at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ValueClass(Enum):
     FINISHED = "made of totals: once a call, at the end"
 
 
-# Operators that only look at a value another way, without making it smaller: never worth storing.
+# Operators that return a view of all their input, or may: never worth storing.
 VIEWS = {
     aten.view.default,
     aten._unsafe_view.default,
@@ -47,35 +48,37 @@ VIEWS = {
 
 
 def is_view(node: fx.Node) -> bool:
+    """Whether it is an operator of `VIEWS`."""
     return node.op == "call_function" and node.target in VIEWS
 
 
 PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
-def multiplies(node: fx.Node) -> bool:
+def is_matrix_product(node: fx.Node) -> bool:
     """Whether it is a product of matrices."""
     return node.op == "call_function" and node.target in PRODUCTS
 
 
-def is_part(node: fx.Node) -> bool:
+def is_getitem(node: fx.Node) -> bool:
     """Whether it takes one of several results of the operator before it."""
     return node.op == "call_function" and node.target is operator.getitem
 
 
 def classes(loop: Loop) -> dict[fx.Node, ValueClass]:
-    """The class of each value. A state that no step changes is timeless."""
+    """The class of each value of a Loop's graph. A state that no step changes is timeless."""
     delays = loop.delays.values()
-    kept = {leaving for entering, leaving in delays if entering is leaving}
-    found: dict[fx.Node, ValueClass] = {next(iter(loop.graph.nodes)): ValueClass.COUNT}
+    unchanged = {leaving for entering, leaving in delays if entering is leaving}
+    kinds: dict[fx.Node, ValueClass] = {next(iter(loop.graph.nodes)): ValueClass.COUNT}
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind == "invariant" and not port.rows:
-            found[node] = ValueClass.FIXED
+            kinds[node] = ValueClass.FIXED
         else:
-            found[node] = ValueClass.TIMELESS if port.kind == "invariant" or node in kept else ValueClass.VARYING
+            constant = port.kind == "invariant" or node in unchanged
+            kinds[node] = ValueClass.TIMELESS if constant else ValueClass.VARYING
     for node in loop.nodes:
-        found[node] = _class(node, {found[source] for source in node.all_input_nodes})
-    return found
+        kinds[node] = _class(node, {kinds[source] for source in node.all_input_nodes})
+    return kinds
 
 
 def _class(node: fx.Node, sources: set[ValueClass]) -> ValueClass:
@@ -83,14 +86,14 @@ def _class(node: fx.Node, sources: set[ValueClass]) -> ValueClass:
     if not isinstance(value, (Tensor, tuple, list)):
         return ValueClass.COUNT
     rows = has_rows(value)
-    if is_part(node) and sources == {ValueClass.REDUCED}:
+    if is_getitem(node) and sources == {ValueClass.REDUCED}:
         return ValueClass.REDUCED
     if ValueClass.VARYING in sources:
         return ValueClass.VARYING if rows else ValueClass.REDUCED
     if sources & {ValueClass.REDUCED, ValueClass.FINISHED}:
         return ValueClass.FINISHED
     if ValueClass.TIMELESS in sources and not rows:
-        return ValueClass.REDUCED  # summed over rows, and over steps by whoever adds the totals
+        return ValueClass.REDUCED  # summed over rows here, and over steps by the engine that adds up totals
     return ValueClass.TIMELESS if rows else ValueClass.FIXED
 
 
@@ -98,21 +101,21 @@ Point = TypeVar("Point", bound=Hashable)
 
 
 def components(points: Iterable[Point], before: Mapping[Point, Iterable[Point]]) -> list[list[Point]]:
-    """Parts in which every point reaches every other; a part comes after all it depends on.
+    """Strongly connected components of a graph, each after those it depends on (Tarjan 1972, without recursion).
 
     before   for each point, those it depends on
     """
     number: dict[Point, int] = {}
     lowest: dict[Point, int] = {}
-    waiting: list[Point] = []
-    held: set[Point] = set()
-    found: list[list[Point]] = []
+    stack: list[Point] = []
+    on_stack: set[Point] = set()
+    parts: list[list[Point]] = []
     for start in points:
         if start in number:
             continue
         number[start] = lowest[start] = len(number)
-        waiting.append(start)
-        held.add(start)
+        stack.append(start)
+        on_stack.add(start)
         path = [(start, iter(before.get(start, ())))]
         while path:
             point, rest = path[-1]
@@ -123,45 +126,45 @@ def components(points: Iterable[Point], before: Mapping[Point, Iterable[Point]])
                     parent = path[-1][0]
                     lowest[parent] = min(lowest[parent], lowest[point])
                 if lowest[point] == number[point]:
-                    found.append(_popped(waiting, held, point))
+                    parts.append(_popped(stack, on_stack, point))
             elif following not in number:
                 number[following] = lowest[following] = len(number)
-                waiting.append(following)
-                held.add(following)
+                stack.append(following)
+                on_stack.add(following)
                 path.append((following, iter(before.get(following, ()))))
-            elif following in held:
+            elif following in on_stack:
                 lowest[point] = min(lowest[point], number[following])
-    return found
+    return parts
 
 
-def _popped(waiting: list[Point], held: set[Point], last: Point) -> list[Point]:
+def _popped(stack: list[Point], on_stack: set[Point], last: Point) -> list[Point]:
     part = []
     while True:
-        point = waiting.pop()
-        held.discard(point)
+        point = stack.pop()
+        on_stack.discard(point)
         part.append(point)
         if point == last:
             return part
 
 
-def ordered(loop: Loop, kinds: Mapping[fx.Node, ValueClass]) -> list[list[fx.Node]]:
-    """Components of what varies, each after what it depends on; a state depends on what enters its delay."""
+def varying_components(loop: Loop, kinds: Mapping[fx.Node, ValueClass]) -> list[list[fx.Node]]:
+    """Components of the varying values, each after what it depends on; a state depends on what enters its delay."""
     varying = [node for node, kind in kinds.items() if kind is ValueClass.VARYING]
     before = {node: list(node.all_input_nodes) for node in varying}
     for into, out in loop.delays.values():
         if out in before:
             before[out].append(into)
     return components(
-        varying, {node: [s for s in found if kinds[s] is ValueClass.VARYING] for node, found in before.items()}
+        varying, {node: [s for s in sources if kinds[s] is ValueClass.VARYING] for node, sources in before.items()}
     )
 
 
 def values_on_cycles(loop: Loop) -> set[fx.Node]:
-    """What must run step by step."""
-    return {node for component in ordered(loop, classes(loop)) if len(component) > 1 for node in component}
+    """The values that must be computed step by step."""
+    return {node for component in varying_components(loop, classes(loop)) if len(component) > 1 for node in component}
 
 
 def states_on_cycles(loop: Loop) -> set[str]:
     """The states whose delay closes a cycle; the others are constant, or a mere shift."""
-    cyclic = values_on_cycles(loop)
-    return {name for name, (_, out) in loop.delays.items() if out in cyclic}
+    on_cycles = values_on_cycles(loop)
+    return {name for name, (_, out) in loop.delays.items() if out in on_cycles}

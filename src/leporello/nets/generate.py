@@ -17,7 +17,7 @@ from leporello.call.plan_cache import keep, prepared
 from leporello.engine import bridge
 from leporello.errors import ArgumentError
 from leporello.gradient.full import Full
-from leporello.loop.cell_tensors import alone, reading
+from leporello.loop.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
@@ -229,7 +229,7 @@ class Sampler:
             extra["state", TOKEN] = token
             if noise is not None:
                 extra["sequence", NOISE] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
-            with reading:
+            with CELL_LOCK:
                 values = self.cached.gather((), leaves, extra, None, length, batch)
             results = zip(plan.loop.outputs, bridge.call(plan, values, length, batch), strict=True)
             named = {(port.kind, port.name): value for port, value in results}
@@ -252,7 +252,7 @@ def uniform_noise(
     return noise.clamp_(min=torch.finfo(dtype).tiny).to(device)
 
 
-@alone
+@under_cell_lock
 def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Sampler:
     """The sampler of a structure, made once; tables of products only where about all of their rows will be read.
 

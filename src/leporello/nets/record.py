@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from leporello.errors import ArgumentError
-from leporello.loop.cell import Cell, features_of, listening
+from leporello.loop.cell import Cell, collected_names, features_of
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, take
 
@@ -22,7 +22,7 @@ class Recorded(Cell):
         self.inputs = features_of(cell)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
-        with listening() as said:
+        with collected_names() as said:
             output, after = take(self.cell, x, state)
         known = {**said, **dict(zip(self.cell.state_names(), leaves_of(after), strict=False))}
         for name in self.names:

@@ -95,4 +95,4 @@ class Summary(nn.Module):
         reader = self.net.cell
         assert isinstance(reader, _Silent)
         loop = Recurrent(_Concluding(reader.cell, self.head)).fold(inputs, state, **arguments)
-        return loop.replace(ended=tuple(port.name for port in loop.outputs if port.kind == "sequence"))
+        return loop.replace(last_step_outputs=tuple(port.name for port in loop.outputs if port.kind == "sequence"))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import fx
 
-from leporello.loop.value_classes import is_part, is_view, multiplies
+from leporello.loop.value_classes import is_getitem, is_matrix_product, is_view
 
 aten = torch.ops.aten
 COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))
@@ -58,7 +58,7 @@ def _made_of(values: Iterable[fx.Node]) -> set[fx.Node]:
         if node in seen or node.op == "placeholder":
             continue
         seen.add(node)
-        if is_view(node) or is_part(node) or node.target in EXACT:
+        if is_view(node) or is_getitem(node) or node.target in EXACT:
             waiting += node.all_input_nodes
         else:
             ends.add(node)
@@ -67,4 +67,4 @@ def _made_of(values: Iterable[fx.Node]) -> set[fx.Node]:
 
 def _gathers(node: fx.Node) -> bool:
     """Whether it may be one of many values: anything but pointwise functions and products."""
-    return torch.Tag.pointwise not in getattr(node.target, "tags", ()) and not multiplies(node)
+    return torch.Tag.pointwise not in getattr(node.target, "tags", ()) and not is_matrix_product(node)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.graph_cleanup import Unasserted
+from leporello.loop.graph_cleanup import WithoutAssertions
 from leporello.loop.port import Port
 from leporello.rewrite.linearize import Key, Linear, Values, arriving, flat, key
 from leporello.rewrite.row import row_of
@@ -21,7 +21,7 @@ from leporello.rewrite.row import row_of
 
 def stepped(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
     """The loop's outputs."""
-    with Unasserted():
+    with WithoutAssertions():
         given = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
     return dict(zip(linear.loop.outputs, given, strict=True))
 
@@ -41,7 +41,7 @@ def heard(linear: Linear, rows: Any, values: Values) -> tuple[dict[Port, Tensor]
     if not said:
         return after, None, {}
     weights = [values[key(arriving(port))] for port in said]
-    with Unasserted():
+    with WithoutAssertions():
         made = torch.autograd.grad(list(said.values()), list(leaves.values()), weights, allow_unused=True)
     found = {one: gradient for one, gradient in zip(leaves, made, strict=True) if gradient is not None}
     direct = {one: gradient for one, gradient in found.items() if one[0] == "invariant"}
@@ -78,7 +78,7 @@ def pushed(linear: Linear, rows: Any, values: Values, tangent: Tensor) -> Tensor
     """d(next state)/d(state) tangent, [rows, size]: the product with a row vector, differentiated by that vector."""
     leaves = {key(port): values[key(port)].detach().requires_grad_() for port in linear.states}
     found: dict[Key, Tensor | None] = {}
-    with torch.enable_grad(), Unasserted():
+    with torch.enable_grad(), WithoutAssertions():
         after = stepped(linear, rows, {**values, **leaves})
         moved = {key(port): v for port, v in after.items() if port.kind == "state" and v.requires_grad}
         weights = {one: torch.zeros_like(value).requires_grad_() for one, value in moved.items()}
@@ -120,7 +120,7 @@ def _by_rows(linear: Linear, function: Callable[..., Any], values: Values, given
     own = [*linear.states, *_invariants(linear)]
     axes = [[0 if port.rows else None for port in ports] for ports in (own, linear.loop.inputs)]
     mapped = torch.func.vmap(function, in_dims=(*axes, *[0] * len(given)))
-    with Unasserted():
+    with WithoutAssertions():
         return mapped([values[key(port)] for port in own], _inputs(linear, values), *given)
 
 

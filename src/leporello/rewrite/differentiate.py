@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
-from leporello.loop.graph_cleanup import Unasserted, label_all, tidy
+from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 
@@ -89,7 +89,7 @@ def _traced(
         leaves = [
             value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
         ]
-        with torch.enable_grad(), Unasserted():
+        with torch.enable_grad(), WithoutAssertions():
             given = forward(rows, *leaves)
         waiting = iter(gradients)
         pairs = [(result, next(waiting)) for result, there in zip(given, arriving, strict=True) if there]
@@ -98,7 +98,7 @@ def _traced(
         found: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
             heard, weights = zip(*pairs, strict=True)
-            with Unasserted():
+            with WithoutAssertions():
                 found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
         present.extend(gradient is not None for gradient in found)
         return [gradient for gradient in found if gradient is not None]
@@ -115,7 +115,7 @@ def _traced(
 def _for_every_batch(loop: Loop) -> Iterator[None]:
     """The gradient must not decide by the number of rows: that would decide it for the loop itself too."""
     try:
-        with loop.family.sealed():
+        with loop.family.no_new_guards():
             yield
     except RuntimeError as error:
         if "guards are frozen" not in str(error):
@@ -155,7 +155,7 @@ def _backward(
     graph.erase_node(graph.output_node())
     graph.output(tuple(node for _, node in outputs))
     graph.eliminate_dead_code()
-    label_all(graph, inputs, placeholders(graph)[1:], {})
+    label_values(graph, inputs, placeholders(graph)[1:], {})
     return loop.replace(
         name=f"gradient of {loop.name}",
         graph=graph,
@@ -163,7 +163,7 @@ def _backward(
         outputs=tuple(port for port, _ in outputs),
         reverse=not loop.reverse,
         constants={**loop.constants, **constants},
-        ended=(),
+        last_step_outputs=(),
         signature=None,
     )
 

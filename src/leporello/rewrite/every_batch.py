@@ -98,7 +98,7 @@ def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: FakeTensorFamil
     rows.meta["val"] = family.rows
     for node, port in zip(inputs, ports, strict=True):
         node.meta["val"] = family.tensor(port.shape, port.dtype, port.device, rows=port.rows)
-    with family.active(), family.sealed(), torch.no_grad():
+    with family.active(), family.no_new_guards(), torch.no_grad():
         for node in graph.nodes:
             if node.op == "call_function":
                 before = node.meta.get("val")

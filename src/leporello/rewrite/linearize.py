@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from leporello.errors import RowsMeet, UntraceableStep
 from leporello.loop.graph import placeholders, stop
-from leporello.loop.graph_cleanup import label_all
+from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.rewrite.every_batch import NotForEveryBatch, every_batch
@@ -136,7 +136,7 @@ def linearize(
             tries="gradient=lp.Full(), which goes back in time",
         ) from error
     inputs += [Port("invariant", n, tuple(c.shape), c.dtype, c.device, rows=False) for n, c in constants.items()]
-    label_all(graph, inputs, placeholders(graph)[1:], {})
+    label_values(graph, inputs, placeholders(graph)[1:], {})
     loop = linear.loop.replace(
         name=f"{name} of {linear.loop.name}",
         graph=graph,
@@ -144,18 +144,18 @@ def linearize(
         outputs=tuple(outputs),
         reverse=False,
         constants={**linear.loop.constants, **constants},
-        meets=None,
-        ended=(),
+        batch_interaction=None,
+        last_step_outputs=(),
         signature=None,
     )
     return prune(loop, [port.name for port in keep])
 
 
 def _refuse(loop: Loop, inputs: Sequence[Port]) -> None:
-    if loop.meets is not None:
+    if loop.batch_interaction is not None:
         raise RowsMeet(
             "rows of the batch influence each other in this step: no row has a derivative of its own to carry.",
-            because=loop.meets,
+            because=loop.batch_interaction,
             tries="compute over features only; or gradient=lp.Full()",
         )
     odd = next((port for port in (*loop.inputs, *loop.outputs) if port.dtype.is_complex), None)

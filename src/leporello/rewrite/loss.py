@@ -40,9 +40,9 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
     found.meta["label"] = "L"
     draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
     output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
-    alone = all(port.name in loop.ended for port, _ in draft.outputs[:-1] if port.kind == "sequence")
+    alone = all(port.name in loop.last_step_outputs for port, _ in draft.outputs[:-1] if port.kind == "sequence")
     return draft.close(
-        ended=(*loop.ended, "L") if alone else loop.ended,
+        last_step_outputs=(*loop.last_step_outputs, "L") if alone else loop.last_step_outputs,
         signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)),
     )
 

@@ -161,4 +161,4 @@ def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
             outputs=pytree.tree_structure((0, 0) if surprises else 0),
             present=(True, True) if surprises else (True,),
         )
-    return draft.close(signature=signature, ended=())
+    return draft.close(signature=signature, last_step_outputs=())

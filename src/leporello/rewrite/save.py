@@ -18,7 +18,7 @@ from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import arguments, key_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.loop.value_classes import ValueClass, classes, is_part, is_view
+from leporello.loop.value_classes import ValueClass, classes, is_getitem, is_view
 from leporello.rewrite.compared import compared
 from leporello.rewrite.mask import stand_ins
 from leporello.rewrite.prune import prune
@@ -180,7 +180,7 @@ def _pointwise(node: fx.Node, dear: frozenset[Any]) -> bool:
     """Cheap beside memory: most pointwise operators, and layer norm with its parts."""
     if node.target in dear:
         return False
-    if is_part(node):
+    if is_getitem(node):
         return _pointwise(arguments(node)[0], dear)
     if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
         return True

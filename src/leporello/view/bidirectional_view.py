@@ -1,7 +1,4 @@
-"""Two loops over one sequence, one from its beginning and one from its end: pictures of a bidirectional net.
-
-Knows two loops and what they share, the inputs; knows nothing of how they run.
-"""
+"""Pictures of a bidirectional net: two loops that share their inputs, one from the beginning and one from the end."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ ARROWS = {"ahead": "→", "back": "←"}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BothWays(Drawable):
-    """A bidirectional net, folded: what reads ahead has → below its names, what reads back ←.
+    """A bidirectional net, folded. Values of the loop that runs ahead have → below their names, the others ←.
 
     ahead, back   the two loops
     """
@@ -44,8 +41,8 @@ class BothWays(Drawable):
         return f"{self.name} in both directions"
 
     def unfold(self, steps: int) -> BothStrips:
-        """The strip of so many steps, to be drawn."""
-        unfold(self.ahead, steps)  # refuses what is no length
+        """The strip of a number of steps, to be drawn."""
+        unfold(self.ahead, steps)  # raises where `steps` is no length
         return BothStrips(self, steps)
 
 
@@ -69,21 +66,21 @@ class BothStrips(Drawable):
 
 
 def joined(net: BothWays, detail: str, *, is_unfolded: bool = False) -> Diagram:
-    """One diagram of two: inputs stand once, outputs are read by one vertex o."""
+    """The diagrams of both loops as one: inputs appear once, and one vertex o reads all outputs."""
     ahead = diagram(net.ahead, detail, is_unfolded=is_unfolded)
     back = diagram(net.back, detail, is_unfolded=is_unfolded)
     vertices: dict[str, Vertex] = {}
     edges: list[Edge] = []
     outputs = []
     for way, part in (("ahead", ahead), ("back", back)):
-        own = {vertex.key: _own_key(vertex, way) for vertex in part.vertices}
+        keys = {vertex.key: _key(vertex, way) for vertex in part.vertices}
         for vertex in part.vertices:
-            vertices[own[vertex.key]] = replace(vertex, key=own[vertex.key], name=_marked(vertex, way))
+            vertices[keys[vertex.key]] = replace(vertex, key=keys[vertex.key], name=_name(vertex, way))
         for edge in part.edges:
             names = tuple(_with_arrow(name, way) for name in edge.names)
-            source, target = own[edge.source], own[edge.target]
+            source, target = keys[edge.source], keys[edge.target]
             edges.append(replace(edge, source=source, target=target, names=names, reverse=way == "back"))
-        outputs += [own[key] for key in part.outputs]
+        outputs += [keys[key] for key in part.outputs]
     if outputs:
         shape = "box" if detail == "operators" else "circle"
         vertices["both.o"] = Vertex("both.o", Name("o"), shape=shape)  # type: ignore[arg-type]
@@ -91,11 +88,11 @@ def joined(net: BothWays, detail: str, *, is_unfolded: bool = False) -> Diagram:
     return Diagram(tuple(vertices.values()), tuple(edges), outputs=("both.o",) if outputs else ())
 
 
-def _own_key(vertex: Vertex, way: str) -> str:
+def _key(vertex: Vertex, way: str) -> str:
     return vertex.key if vertex.role == "input" else f"{way}.{vertex.key}"
 
 
-def _marked(vertex: Vertex, way: str) -> Name:
+def _name(vertex: Vertex, way: str) -> Name:
     return vertex.name if vertex.role == "input" or vertex.shape == "operator" else _with_arrow(vertex.name, way)
 
 

@@ -1,7 +1,7 @@
-"""Pictures of a Loop, of its unfolding and of its split: which view of the step, folded or in columns, and in words.
+"""`Drawable`: what Loops, strips and splits have in common as pictures; and the pictures themselves.
 
-Knows the details one can ask for; views of the step are made in `textbook`, `operators` and `whole`, columns in
-`strip`, and `draw` does the drawing.
+`diagram` chooses the view of a step; `loop_picture`, `strip_picture` and `animation` draw it folded, in columns and
+folding open, each with a description in words. `draw/` does the layout and the file formats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from leporello.draw.animate import animated
+from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
@@ -18,17 +18,17 @@ from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.view.diagram import Diagram
-from leporello.view.function_view import whole
-from leporello.view.operator_view import operators
+from leporello.view.function_view import function_diagram
+from leporello.view.operator_view import operator_diagram
 from leporello.view.strip import Strip, Times, folded, unfolded, with_gradient
-from leporello.view.textbook_view import textbook
+from leporello.view.textbook_view import textbook_diagram
 
 Detail = Literal["textbook", "operators", "function"]
-LEGEND = {"stepwise": "step by step", "at once": "all steps at once"}
+STAGE_LEGEND = {"stepwise": "step by step", "at once": "all steps at once"}
 
 
 class Drawable:
-    """What can be drawn: `picture(detail, ...)` as SVG, DOT, Mermaid and, printed, in the terminal."""
+    """Something with a `picture(detail, ...)`, as SVG, DOT, Mermaid and, printed, in the terminal."""
 
     def picture(self, detail: Detail = "textbook", **options: Any) -> Picture:
         raise NotImplementedError
@@ -58,11 +58,14 @@ class Drawable:
 
 
 def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
-    """The view of one step that a picture shows."""
+    """The diagram of one step in the view that `detail` names.
+
+    is_unfolded   whether it will be drawn unfolded: the function view then writes f between the states
+    """
     views = {
-        "textbook": textbook,
-        "operators": operators,
-        "function": lambda loop: whole(loop, unfolded=is_unfolded),
+        "textbook": textbook_diagram,
+        "operators": operator_diagram,
+        "function": lambda loop: function_diagram(loop, unfolded=is_unfolded),
     }
     if detail not in views:
         raise ArgumentError(
@@ -76,7 +79,7 @@ def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
 def loop_picture(name: str, view: Diagram, *, stages: bool = False) -> Picture:
     """The circuit, with a black square on every delay."""
     picture = folded(view, f"{name}, folded", f"One step of {name} as a loop: {_sentences(view)}")
-    return replace(picture, legend=LEGEND) if stages else picture
+    return replace(picture, legend=STAGE_LEGEND) if stages else picture
 
 
 def strip_picture(
@@ -95,15 +98,15 @@ def strip_picture(
 
     times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1. By default up to three
                steps are written around t, more are numbered
-    ends       whether dashed spots hint at what lies before and after
+    ends       whether dashed spots hint at what comes before and after
     shown      how many first and last steps are drawn of a long strip; (3, 3) of more than seven
     whole      draw every step, however many
     backward   add the gradient's arrows
     gradient   a gradient method: add the arrows it follows, and mark those it cuts
     """
-    _check(times, shown, steps)
-    strip = Strip.of(steps, bool(view.ended), times, ends, shown, whole=whole)
-    picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_words(name, view, steps))
+    _check_options(times, shown)
+    strip = Strip.of(steps, bool(view.last_step_only), times, ends, shown, whole=whole)
+    picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_description(name, view, steps))
     if gradient is not None and not (hasattr(gradient, "crossing") and getattr(gradient, "backwards", True)):
         raise ArgumentError(
             "the argument 'gradient' carries nothing back along the strip.",
@@ -118,13 +121,13 @@ def strip_picture(
 
 def animation(name: str, view: Diagram, steps: int) -> Svg:
     """The loop folding open, values from left to right, gradients from right to left."""
-    strip = Strip.of(steps, bool(view.ended))
-    closed = folded(view, f"{name}, folding open", _strip_words(name, view, steps))
+    strip = Strip.of(steps, bool(view.last_step_only))
+    closed = folded(view, f"{name}, folding open", _strip_description(name, view, steps))
     open_ = unfolded(view, strip, closed.title, closed.description)
     return animated(closed, with_gradient(open_, view, strip, [1.0] * steps))
 
 
-def _check(times: object, shown: object, steps: int) -> None:
+def _check_options(times: object, shown: object) -> None:
     if times not in (None, "around", "end", "numbers"):
         raise ArgumentError(
             "the argument 'times' names no way to write them.",
@@ -146,12 +149,12 @@ def _count(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps} steps"
 
 
-def _strip_words(name: str, view: Diagram, steps: int) -> str:
+def _strip_description(name: str, view: Diagram, steps: int) -> str:
     return f"{name} unfolded over {_count(steps)}, time from left to right. In each step: {_sentences(view)}"
 
 
 def _sentences(view: Diagram) -> str:
-    """The edges in words, for those who cannot see them."""
+    """The edges in words, for readers who cannot see the picture."""
     names = {vertex.key: vertex.name for vertex in view.vertices}
     parts = []
     for edge in view.edges:

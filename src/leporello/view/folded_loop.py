@@ -24,10 +24,14 @@ from leporello.view.drawable import Detail, Drawable, animation, diagram, loop_p
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FoldedLoop(Loop, Drawable):
-    """A Loop that draws, prints, splits and unfolds itself."""
+    """The graph of one step with its delays, as `lp.fold` returns it: it draws, prints, splits and unfolds itself.
+
+    Its fields are those of `leporello.loop.loop.Loop`.
+    """
 
     @classmethod
     def of(cls, loop: Loop) -> Self:
+        """The same loop for a user."""
         return cls(**_fields(loop))
 
     def split(self, drawn_in: Callable[[fx.Node], bool] | None = None) -> SplitLoop:
@@ -38,7 +42,7 @@ class FoldedLoop(Loop, Drawable):
         return SplitLoop(**_fields(split(self, drawn_in)))
 
     def unfold(self, steps: int) -> UnfoldedLoop:
-        """The acyclic graph of so many steps: a copy of each operator per step, every parameter once."""
+        """The acyclic graph of a number of steps: a copy of each operator per step, every parameter once."""
         return UnfoldedLoop(**_fields(unfold(self, steps)))
 
     def text(self) -> str:
@@ -70,7 +74,7 @@ class UnfoldedLoop(Unfolding, Drawable):
         """The strip as spots and lines, before they are laid out.
 
         times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
-        ends       whether dashed spots hint at what lies before and after
+        ends       whether dashed spots hint at what comes before and after
         shown      how many first and last steps are drawn, (3, 3) of more than seven; whole=True draws all
         backward   add the gradient's arrows, from right to left
         gradient   a gradient method: mark the arrows that it cuts

@@ -1,7 +1,6 @@
-"""The operators of a step: variables and parameters as boxes, operators as circles between them.
+"""The operator view of a step: variables and parameters as boxes, operators as circles between them.
 
-Operators that only look at a value another way are left out. What leaves a delay is a point, from which its readers
-branch off.
+Views, casts and copies are left out. What leaves a delay is a point, from which its readers branch off.
 """
 
 from __future__ import annotations
@@ -9,22 +8,22 @@ from __future__ import annotations
 from torch import Tensor, fx
 
 from leporello.draw.picture import Name
+from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
-from leporello.loop.value_classes import is_part, is_view, values_on_cycles
+from leporello.loop.value_classes import is_getitem, is_view, values_on_cycles
 from leporello.view.diagram import (
     Diagram,
     Edge,
     Vertex,
     VertexRole,
-    asked_at_the_end,
-    held_results,
+    delayed_sources,
+    display_names,
     is_target,
-    origins,
-    shown,
-    spelling,
+    last_step_vertices,
+    unmasked_results,
 )
 
-# How an operator is written; others by their own names.
+# How an operator is labelled; others by their own names.
 SYMBOLS = {
     "mm": "×",
     "addmm": "×",
@@ -42,117 +41,125 @@ SYMBOLS = {
     "clone": "=",
     "stop": "stop",
 }
-PASSED = {"split", "unsafe_split", "split_with_sizes", "chunk", "unbind", "clone", "alias", "detach", "_to_copy"}
+# Operators that are not drawn: their value counts as that of their argument.
+PASS_THROUGH = {"split", "unsafe_split", "split_with_sizes", "chunk", "unbind", "clone", "alias", "detach", "_to_copy"}
 
 
-def operators(loop: Loop) -> Diagram:
+def operator_diagram(loop: Loop) -> Diagram:
     """Every operator of a step, with the variables and parameters it reads and the values it makes."""
-    view = _Operators(loop)
+    builder = _OperatorDiagram(loop)
     for node in loop.nodes:
-        view.add(node)
-    for port, node in zip(loop.outputs, held_results(loop), strict=True):
+        builder.add(node)
+    for port, node in zip(loop.outputs, unmasked_results(loop), strict=True):
         if port.kind != "state":
-            view.result(node, asked=not port.name.startswith("call."))
-    return view.diagram()
+            builder.result(node, is_users=not port.name.startswith("call."))
+    return builder.diagram()
 
 
-class _Operators:
-    """A diagram while it is made."""
+class _OperatorDiagram:
+    """Builds the diagram, operator by operator.
+
+    boxes       for each value that is a state or an output the key and name of its box
+    keys        for each value the key of the vertex that has it
+    requested   keys of results that the user sees, which are drawn although nothing reads them
+    """
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.stepwise = values_on_cycles(loop)
         self.vertices: dict[str, Vertex] = {}
         self.edges: dict[tuple[str, str, int], Edge] = {}
-        self.origins = origins(loop)
+        self.sources = delayed_sources(loop)
         self.ports = {node: port for port, node in zip(loop.inputs, loop.placeholders, strict=True)}
         kinds = {port.kind for port in loop.inputs}
-        self.names = {kind: shown(port.name for port in loop.inputs if port.kind == kind) for kind in kinds}
-        self.made: dict[fx.Node, str] = {}
-        self.asked: set[str] = set()
+        self.names = {kind: display_names(port.name for port in loop.inputs if port.kind == kind) for kind in kinds}
+        self.keys: dict[fx.Node, str] = {}
+        self.requested: set[str] = set()
         self.boxes = self._boxes()
 
     def _boxes(self) -> dict[fx.Node, tuple[str, Name]]:
-        """Values that are variables: states and outputs; the first name of each."""
-        found: dict[fx.Node, tuple[str, Name]] = {}
-        results = list(zip(self.loop.outputs, held_results(self.loop), strict=True))
+        """Key and name of the box of each state and output; a value with several names gets its first."""
+        boxes: dict[fx.Node, tuple[str, Name]] = {}
+        results = list(zip(self.loop.outputs, unmasked_results(self.loop), strict=True))
         for kind, word in (("state", "state"), ("sequence", "output")):
-            names = shown(port.name for port, _ in results if port.kind == kind)
+            names = display_names(port.name for port, _ in results if port.kind == kind)
             for port, node in results:
-                if port.kind == kind and (node.op == "call_function" or (word == "output" and node in self.origins)):
-                    found.setdefault(node, (f"{word}.{port.name}", names[port.name]))
-        return found
+                if port.kind == kind and (node.op == "call_function" or (word == "output" and node in self.sources)):
+                    boxes.setdefault(node, (f"{word}.{port.name}", names[port.name]))
+        return boxes
 
     def add(self, node: fx.Node) -> None:
-        """An operator, with its box behind it where its value is a variable."""
-        if self._is_passed(node):
-            if node in self.boxes and not is_part(node):
-                self._box(node, self.seen(node.args[0]))
+        """Add an operator, followed by a box where its value is a state or an output."""
+        if _passes_through(node):
+            if node in self.boxes and not is_getitem(node):
+                self._box(node, self.vertex_of(node.args[0]))
             elif node in self.boxes:
-                self._box(node, self.seen(node))
+                self._box(node, self.vertex_of(node))
             return
         key = self._operator(node)
         if key is None:
             return
-        self.made[node] = key
+        self.keys[node] = key
         if node in self.boxes:
             self._box(node, key)
 
     def _operator(self, node: fx.Node) -> str | None:
+        """Add the vertex of an operator and the edges into it; its key."""
         reads = [source for source in node.all_input_nodes if isinstance(source.meta.get("val"), (Tensor, tuple, list))]
-        key, told = f"operator.{node.name}", str(node.meta.get("label") or "")
+        key, tooltip = f"operator.{node.name}", str(node.meta.get("label") or "")
         inside = node in self.stepwise
-        if spelling(node) in ("addmm", "baddbmm"):  # b + x W: a product, then a sum
+        if operator_name(node) in ("addmm", "baddbmm"):  # b + x W: a product, then a sum
             added, *factors = node.args[:3]
             self.vertices[key + ".product"] = Vertex(key + ".product", Name("×"), shape="operator", stepwise=inside)
             for source in factors:
-                self._edge(self.seen(source), key + ".product", inside)
-            self.vertices[key] = Vertex(key, Name("+"), shape="operator", stepwise=inside, tooltip=told)
+                self._edge(self.vertex_of(source), key + ".product", inside)
+            self.vertices[key] = Vertex(key, Name("+"), shape="operator", stepwise=inside, tooltip=tooltip)
             self._edge(key + ".product", key, inside)
-            self._edge(self.seen(added), key, inside)
+            self._edge(self.vertex_of(added), key, inside)
             return key
-        self.vertices[key] = Vertex(key, Name(_symbol(node)), shape="operator", stepwise=inside, tooltip=told)
+        self.vertices[key] = Vertex(key, Name(_symbol(node)), shape="operator", stepwise=inside, tooltip=tooltip)
         for source in reads:
-            self._edge(self.seen(source), key, inside)
+            self._edge(self.vertex_of(source), key, inside)
         return key
 
-    def _box(self, node: fx.Node, key: str) -> None:
-        own, name = self.boxes[node]
-        self.vertices[own] = Vertex(own, name, "state", "box", node in self.stepwise)
-        self._edge(key, own, node in self.stepwise)
-        self.made[node] = own
+    def _box(self, node: fx.Node, source: str) -> None:
+        """Add the box of a state or an output behind the vertex that computes it."""
+        key, name = self.boxes[node]
+        self.vertices[key] = Vertex(key, name, "state", "box", node in self.stepwise)
+        self._edge(source, key, node in self.stepwise)
+        self.keys[node] = key
 
     def _edge(self, source: str, target: str, inside: bool, delay: int = 0) -> None:
         both = inside and self.vertices[source].stepwise
         self.edges.setdefault((source, target, delay), Edge(source, target, delay=delay, stepwise=both))
 
-    def result(self, node: fx.Node, *, asked: bool) -> None:
-        """What a step gives out; a state as it was read gets a box of its own, its readers stay at the point."""
-        key = self.seen(node)
-        if asked:
-            self.asked.add(key)
+    def result(self, node: fx.Node, *, is_users: bool) -> None:
+        """Add a result of the step; a state as it was read gets a box of its own, its readers stay at the point.
+
+        is_users   whether the user sees it; else a rewrite added it
+        """
+        key = self.vertex_of(node)
+        if is_users:
+            self.requested.add(key)
         if node.op == "placeholder" and node in self.boxes:
             self._box(node, key)
-            self.made[node] = key
+            self.keys[node] = key
 
-    def _is_passed(self, node: fx.Node) -> bool:
-        return is_view(node) or is_part(node) or spelling(node) in PASSED
-
-    def seen(self, node: object) -> str:
-        """The vertex whose value this is, made when it is first read."""
+    def vertex_of(self, node: object) -> str:
+        """The key of the vertex that has this value; an input's vertex is added when it is first read."""
         assert isinstance(node, fx.Node)
-        while node not in self.made and node.op == "call_function":
-            node = node.args[0]  # looked at another way
+        while node not in self.keys and node.op == "call_function":
+            node = node.args[0]  # what passes through
             assert isinstance(node, fx.Node)
-        if node not in self.made:
-            self.made[node] = self._input(node)
-        return self.made[node]
+        if node not in self.keys:
+            self.keys[node] = self._input(node)
+        return self.keys[node]
 
     def _input(self, node: fx.Node) -> str:
         port = self.ports[node]
         key = f"{port.kind}.{port.name}"
-        own = port.name.removeprefix("call.")
-        name = self.names[port.kind][port.name] if own == port.name else Name(own)
+        short = port.name.removeprefix("call.")
+        name = self.names[port.kind][port.name] if short == port.name else Name(short)
         if port.kind == "state":
             key = f"point.{port.name}"
             self.vertices[key] = Vertex(key, name, "state", "point", node in self.stepwise)
@@ -164,57 +171,64 @@ class _Operators:
         return key
 
     def diagram(self) -> Diagram:
-        waiting = [node for node in self.made if node in self.origins]
-        for node in waiting:
-            before, delay = self.origins[node]
-            if before in self.origins and before not in self.made:
-                waiting.append(before)  # read by no operator, only handed on
-            self._edge(self.seen(before), self.made[node], node in self.stepwise, delay)
-        self._leave_out(self._unread())
+        """The finished diagram, with the edges of the delays and without what nothing reads."""
+        states = [node for node in self.keys if node in self.sources]
+        for node in states:
+            before, delay = self.sources[node]
+            if before in self.sources and before not in self.keys:
+                states.append(before)  # read by no operator, only passed on
+            self._edge(self.vertex_of(before), self.keys[node], node in self.stepwise, delay)
+        self._remove(self._unread())
         order = sorted(self.vertices.values(), key=lambda vertex: vertex.role != "input")
-        return Diagram(tuple(order), tuple(self.edges.values()), self.loop.reverse, self._ended(), self._outputs())
+        return Diagram(
+            tuple(order), tuple(self.edges.values()), self.loop.reverse, self._last_step_only(), self._outputs()
+        )
 
     def _outputs(self) -> tuple[str, ...]:
-        results = zip(self.loop.outputs, held_results(self.loop), strict=True)
-        return tuple(self.seen(node) for port, node in results if port.kind == "sequence")
+        results = zip(self.loop.outputs, unmasked_results(self.loop), strict=True)
+        return tuple(self.vertex_of(node) for port, node in results if port.kind == "sequence")
 
     def _unread(self) -> set[str]:
-        """Operators whose values nothing reads, such as what holds a state past a row's end."""
-        found: set[str] = set()
+        """Keys of operators whose values nothing reads, such as the mask that keeps a state past a row's end."""
+        unread: set[str] = set()
         while more := {
             key
             for key, vertex in self.vertices.items()
-            if key not in found | self.asked
+            if key not in unread | self.requested
             and (vertex.shape == "operator" or key.startswith("sequence.call."))
-            and all(edge.target in found for edge in self.edges.values() if edge.source == key)
+            and all(edge.target in unread for edge in self.edges.values() if edge.source == key)
         }:
-            found |= more
-        return found
+            unread |= more
+        return unread
 
-    def _leave_out(self, keys: set[str]) -> None:
+    def _remove(self, keys: set[str]) -> None:
         self.vertices = {key: vertex for key, vertex in self.vertices.items() if key not in keys}
         self.edges = {ends: edge for ends, edge in self.edges.items() if not keys & {edge.source, edge.target}}
 
-    def _ended(self) -> frozenset[str]:
-        """What only the last step computes."""
-        found = asked_at_the_end(self.loop, self.edges.values())
-        if not found:
+    def _last_step_only(self) -> frozenset[str]:
+        """Keys of what only the last step computes: its outputs, and what is read for those alone."""
+        keys = last_step_vertices(self.loop, self.edges.values())
+        if not keys:
             return frozenset()
         while True:
             more = {
                 vertex.key
                 for vertex in self.vertices.values()
-                if vertex.key not in found
+                if vertex.key not in keys
                 and vertex.role != "state"
-                and all(edge.target in found for edge in self.edges.values() if edge.source == vertex.key)
+                and all(edge.target in keys for edge in self.edges.values() if edge.source == vertex.key)
             }
             if not more:
-                return frozenset(found)
-            found |= more
+                return frozenset(keys)
+            keys |= more
+
+
+def _passes_through(node: fx.Node) -> bool:
+    return is_view(node) or is_getitem(node) or operator_name(node) in PASS_THROUGH
 
 
 def _symbol(node: fx.Node) -> str:
-    """How an operator is written: `1 - z` with its number."""
-    if spelling(node) == "rsub" and isinstance(node.args[1], (int, float)):
+    """The label of an operator; `1 - z` has its number."""
+    if operator_name(node) == "rsub" and isinstance(node.args[1], (int, float)):
         return f"{node.args[1]:g}−"
-    return SYMBOLS.get(spelling(node), spelling(node).strip("_").replace("_", " "))
+    return SYMBOLS.get(operator_name(node), operator_name(node).strip("_").replace("_", " "))

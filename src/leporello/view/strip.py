@@ -1,6 +1,7 @@
-"""From the diagram of a step to a picture of it: folded, with squares on its delays, or unfolded into columns.
+"""From the diagram of a step to a picture of it: folded, with squares on its delays, or unfolded into a strip.
 
-Knows times, ends and gaps of a strip; knows nothing of graphs or of formats.
+A strip has a column per step, perhaps with a gap for steps that are not drawn and dashed spots for what comes before
+and after. `with_gradient` adds the arrows that a gradient follows back through it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from leporello.draw.picture import Line, Name, Picture, Spot
 from leporello.view.diagram import Diagram, Edge, Vertex
 
 Times = Literal["around", "end", "numbers"]
-SHORT = 3  # so many steps are written around t
-FULL = 7  # more than that are not all drawn
-SHOWN = 3  # first and last steps of a longer strip
+MAX_STEPS_AROUND_T = 3  # longer strips are numbered
+MAX_STEPS_DRAWN = 7  # longer strips have a gap
+STEPS_BESIDE_GAP = 3  # drawn before and after the gap
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Column:
     """One time step of a strip.
 
     time   as it is written
-    step   which step it is, from 1; None for one that stands for what lies before, after or between
+    step   which step it is, from 1; None for a column that stands for steps before, after or between
     """
 
     time: str
@@ -35,7 +36,7 @@ class Strip:
     """How a strip is shown.
 
     times   "around": t-1, t, t+1; "end": the last is t; "numbers": from 1
-    ends    whether what lies before and after is hinted at
+    ends    whether dashed spots hint at what comes before and after
     shown   how many first and last steps are drawn; None for all
     """
 
@@ -47,18 +48,18 @@ class Strip:
     @staticmethod
     def of(
         steps: int,
-        ended: bool,
+        has_last_step_only: bool,
         times: Times | None = None,
         ends: bool | None = None,
         shown: tuple[int, int] | None = None,
         *,
         whole: bool = False,
     ) -> Strip:
-        """With what is not said filled in: short strips around t, long ones numbered and with a gap."""
+        """The strip with defaults for what is None: short strips around t, long ones numbered and with a gap."""
         if times is None:
-            times = "numbers" if steps > SHORT else "end" if ended else "around"
-        if shown is None and steps > FULL and not whole:
-            shown = (SHOWN, SHOWN)
+            times = "numbers" if steps > MAX_STEPS_AROUND_T else "end" if has_last_step_only else "around"
+        if shown is None and steps > MAX_STEPS_DRAWN and not whole:
+            shown = (STEPS_BESIDE_GAP, STEPS_BESIDE_GAP)
         if shown is not None and sum(shown) >= steps:
             shown = None
         return Strip(steps, times, (times != "numbers") if ends is None else ends, shown)
@@ -83,7 +84,7 @@ class Strip:
 
 
 def folded(diagram: Diagram, title: str, description: str) -> Picture:
-    """One spot per vertex; an edge with a delay passes through squares."""
+    """The folded picture: one spot per vertex, and a square on an edge for each step of its delay."""
     spots = [_spot(vertex, vertex.key, 0) for vertex in diagram.vertices]
     lines = [
         Line(edge.source, edge.target, edge.names, edge.delay, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
@@ -111,7 +112,7 @@ def _tint(stepwise: bool) -> str:
 
 
 def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Picture:
-    """A column per step, every delay an edge from column to column."""
+    """The unfolded picture: a column per step, with delays as lines from column to column."""
     writer = StripWriter(diagram, strip)
     for index, column in enumerate(writer.columns):
         writer.write(index, column)
@@ -120,28 +121,34 @@ def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Pi
 
 
 class StripWriter:
-    """A strip while it is written, from left to right; a loop whose time is reversed has its sources on the right."""
+    """Builds a strip from left to right; a loop whose time is reversed has its sources on the right.
+
+    opens, closes   whether there is a column for what comes before the first step, and after the last
+    first, last     the columns of the first and the last step
+    gaps            columns that stand for steps that are not drawn
+    """
 
     def __init__(self, diagram: Diagram, strip: Strip) -> None:
         self.diagram, self.strip = diagram, strip
-        own = strip.columns()
+        steps = strip.columns()
         ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
         begins, hints = strip.ends or strip.times == "numbers", strip.ends and strip.times != "end"
         self.opens = (False in ways and begins) or (True in ways and hints)
         self.closes = (True in ways and begins) or (False in ways and hints)
-        self.columns = [*[Column("...")] * self.opens, *own, *[Column("...")] * self.closes]
-        self.first, self.last = int(self.opens), int(self.opens) + len(own) - 1
+        self.columns = [*[Column("...")] * self.opens, *steps, *[Column("...")] * self.closes]
+        self.first, self.last = int(self.opens), int(self.opens) + len(steps) - 1
         self.gaps = [index for index in range(self.first, self.last + 1) if self.columns[index].step is None]
         self.spots: dict[str, Spot] = {}
         self.lines: dict[tuple[str, str, tuple[Name, ...]], Line] = {}
 
     def write(self, index: int, column: Column) -> None:
+        """Add the spots of a column, and the lines that lead into it."""
         if self.first <= index <= self.last:
             for vertex in self.diagram.vertices:
-                if vertex.key not in self.diagram.ended or self._is_end(index):
+                if vertex.key not in self.diagram.last_step_only or self._is_end(index):
                     self._place(vertex, index, column.time)
         for edge in self.diagram.edges:
-            if edge.target in self.diagram.ended and not self._is_end(index):
+            if edge.target in self.diagram.last_step_only and not self._is_end(index):
                 continue
             self._connect(edge, index)
 
@@ -155,14 +162,14 @@ class StripWriter:
             self.spots[id] = replace(spot, dashed=self.columns[index].step is None)
 
     def _connect(self, edge: Edge, index: int) -> None:
-        """An edge into the step of a column, from the same or an earlier one."""
+        """Add the line of an edge into the step of a column, from the same or an earlier one."""
         inside = self.first <= index <= self.last
         if not edge.delay:
             if inside:
                 self._line(edge, f"{edge.source}@{index}", f"{edge.target}@{index}")
             return
         if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
-            return  # nothing leads into what lies before; one arrow hints at what comes after
+            return  # no edge into what comes before; one arrow hints at what comes after
         source = self._source(index, edge)
         if source is None:
             return
@@ -173,11 +180,11 @@ class StripWriter:
         self._line(edge, f"{edge.source}@{source}", f"{edge.target}@{index}")
 
     def _beginning(self, edge: Edge) -> int:
-        """The column in front of all steps, seen along an edge."""
+        """The column before all steps, in the direction of an edge."""
         return len(self.columns) - 1 if self.diagram.is_reverse(edge) else 0
 
     def _source(self, index: int, edge: Edge) -> int | None:
-        """The column so many steps earlier; the gap and the beginning stand for all steps they hide."""
+        """The column from which a delayed edge comes; the gap and the beginning stand for all steps they hide."""
         way = 1 if self.diagram.is_reverse(edge) else -1
         for _ in range(edge.delay):
             following = index + way
@@ -189,7 +196,7 @@ class StripWriter:
         return index
 
     def _hint(self, key: str, index: int, edge: Edge) -> None:
-        """A dashed spot for what lies outside; where time has numbers, the state before the first step."""
+        """Add a dashed spot for what is not drawn; where time has numbers, the state before the first step."""
         id = f"{key}@{index}"
         if id in self.spots:
             return
@@ -209,7 +216,7 @@ class StripWriter:
 
 
 def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Sequence[float]) -> Picture:
-    """Add the gradient's arrows, against the others: from what is asked for back to all that it depends on.
+    """Add the gradient's arrows, against the others: from the loss, or all outputs, back to what they depend on.
 
     crossing   for each step the weight of what it passes back to the step before; 0 cuts the arrow. What runs
                backwards in time counts its steps from the end
@@ -217,12 +224,12 @@ def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Se
     writer = StripWriter(diagram, strip)
     roles = {vertex.key: vertex.role for vertex in diagram.vertices}
     place = {spot.id: spot for spot in picture.spots}
-    follow = _reached(picture)
-    weights = {False: _ahead(writer, crossing), True: _back(writer, crossing)}
+    relevant = _spots_with_gradient(picture)
+    weights = {False: _weights_ahead(writer, crossing), True: _weights_back(writer, crossing)}
     added, followed = [], []
     for line in picture.lines:
         source, target = place[line.source], place[line.target]
-        if roles[source.place] in ("input", "target") or line.target not in follow:
+        if roles[source.place] in ("input", "target") or line.target not in relevant:
             continue
         ends = sorted((source.column, target.column))
         passed = weights[source.column > target.column]
@@ -235,20 +242,20 @@ def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Se
     return replace(picture, lines=(*picture.lines, *added), borders=tuple(sorted(free)))
 
 
-def _ahead(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
-    """By column the weight in front of it; 1 where no step is drawn."""
+def _weights_ahead(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
+    """For each column the weight of the gradient that crosses its left border; 1 where no step is drawn."""
     steps = {index: column.step for index, column in enumerate(writer.columns) if index > 0}
     return {index: 1.0 if step is None else crossing[step - 1] for index, step in steps.items()}
 
 
-def _back(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
-    """The same where time runs backwards: steps count from the end, and a step passes on to the column behind it."""
+def _weights_back(writer: StripWriter, crossing: Sequence[float]) -> dict[int, float]:
+    """The same where time runs backwards: steps count from the end, and the gradient crosses to the right."""
     steps = {index + 1: column.step for index, column in enumerate(writer.columns[:-1])}
     return {index: 1.0 if step is None else crossing[-step] for index, step in steps.items()}
 
 
-def _reached(picture: Picture) -> set[str]:
-    """Spots that the loss, or what comes after, depends on; without a loss all of them."""
+def _spots_with_gradient(picture: Picture) -> set[str]:
+    """Ids of the spots that the loss, or what comes after, depends on; without a loss all of them."""
     losses = [spot.id for spot in picture.spots if spot.place == "output.L"]
     if not losses:
         return {spot.id for spot in picture.spots}
@@ -257,10 +264,10 @@ def _reached(picture: Picture) -> set[str]:
         before.setdefault(line.target, []).append(line.source)
     dashed = {spot.id for spot in picture.spots if spot.dashed}
     ends = [line.target for line in picture.lines if line.target in dashed]
-    found, waiting = set(), [*losses, *ends]
-    while waiting:
-        here = waiting.pop()
-        if here not in found:
-            found.add(here)
-            waiting += before.get(here, ())
-    return found
+    reached, pending = set(), [*losses, *ends]
+    while pending:
+        id = pending.pop()
+        if id not in reached:
+            reached.add(id)
+            pending += before.get(id, ())
+    return reached

@@ -1,7 +1,7 @@
-"""The textbook's view of a step: the graph contracted onto its named values, with the matrices between them.
+"""The textbook view of a step: the graph contracted to its named values, with the matrices on the edges between them.
 
-Vertices: inputs, states, outputs, the loss and its target, and those locals of the cell's own forward that a
-parameter's product reads or that feed several other vertices. Everything else is an edge, or nothing.
+Vertices are inputs, states, outputs, the loss and its target, and those local variables of the cell's own forward that
+a product with a parameter reads or that several other vertices read. Everything else is an edge, or not shown.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import fx
 
 from leporello.draw.picture import Name
+from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
 from leporello.loop.value_classes import is_view, values_on_cycles
 from leporello.view.diagram import (
@@ -17,19 +18,18 @@ from leporello.view.diagram import (
     Edge,
     Vertex,
     VertexRole,
-    asked_at_the_end,
-    held_results,
+    delayed_sources,
+    display_names,
     is_target,
-    origins,
-    shown,
-    spelling,
-    timed,
-    told_apart,
+    last_step_vertices,
+    unmasked_results,
+    varying_values,
+    with_distinct_names,
 )
 
-MOST = 3  # matrices written out on one edge
+MAX_MATRICES_ON_EDGE = 3  # more are counted, not named
 
-# Operators that multiply a value by a matrix, with the arguments that are factors.
+# Operators that multiply a value by a matrix, with the indices of the arguments that are factors.
 FACTORS = {
     "mm": (0, 1),
     "addmm": (1, 2),
@@ -47,86 +47,86 @@ FACTORS = {
 }
 
 
-def textbook(loop: Loop) -> Diagram:
+def textbook_diagram(loop: Loop) -> Diagram:
     """The vertices of a step, and an edge wherever one is read for another."""
-    varying = timed(loop)
+    varying = varying_values(loop)
     stepwise = values_on_cycles(loop)
     vertices = _vertices(loop, varying, stepwise)
-    matrices = shown(port.name for port in loop.inputs if port.kind == "invariant")
+    matrices = display_names(port.name for port in loop.inputs if port.kind == "invariant")
     edges = []
     for node in vertices:
         if node.op == "call_function":
             edges += _edges_into(loop, node, vertices, varying, stepwise, matrices)
-    for out, (into, delay) in origins(loop, RESETS).items():
-        if out in vertices:  # a state that is only handed on
+    for out, (into, delay) in delayed_sources(loop, RESETS).items():
+        if out in vertices:  # a state that is only passed on
             edges.append(Edge(vertices[into].key, vertices[out].key, delay=delay))
-    outputs = [node for port, node in zip(loop.outputs, held_results(loop), strict=True) if port.kind == "sequence"]
-    given = tuple(vertices[node].key for node in outputs if node in vertices)
-    return Diagram(tuple(told_apart(vertices.values())), tuple(edges), loop.reverse, _ended(loop, edges), given)
+    outputs = [node for port, node in zip(loop.outputs, unmasked_results(loop), strict=True) if port.kind == "sequence"]
+    keys = tuple(vertices[node].key for node in outputs if node in vertices)
+    distinct = tuple(with_distinct_names(vertices.values()))
+    return Diagram(distinct, tuple(edges), loop.reverse, _last_step_only(loop, edges), keys)
 
 
-def _ended(loop: Loop, edges: list[Edge]) -> frozenset[str]:
-    """What only the last step needs: outputs asked for at the end, and whatever is read for those alone."""
-    found = asked_at_the_end(loop, edges)
-    sources = {edge.source for edge in edges} - found if found else set()
-    while more := {
-        source for source in sources if all(edge.target in found for edge in edges if edge.source == source)
-    }:
-        found |= more
+def _last_step_only(loop: Loop, edges: list[Edge]) -> frozenset[str]:
+    """Keys of what only the last step computes: its outputs, and what is read for those alone."""
+    keys = last_step_vertices(loop, edges)
+    sources = {edge.source for edge in edges} - keys if keys else set()
+    while more := {source for source in sources if all(edge.target in keys for edge in edges if edge.source == source)}:
+        keys |= more
         sources -= more
-    return frozenset(found)
+    return frozenset(keys)
 
 
 def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict[fx.Node, Vertex]:
-    """By node, in the order of inputs, states, locals, outputs."""
-    found: dict[fx.Node, Vertex] = {}
-    names = shown([port.name for port in loop.inputs if port.kind in ("sequence", "state")])
+    """The vertex of each value that has one, in the order of inputs, states, locals, outputs."""
+    vertices: dict[fx.Node, Vertex] = {}
+    names = display_names([port.name for port in loop.inputs if port.kind in ("sequence", "state")])
 
-    def add(node: fx.Node, name: Name, role: VertexRole, key: str, told: str = "") -> None:
-        if node not in found:
-            found[node] = Vertex(key, name, role, stepwise=node in stepwise, tooltip=told or _size(node))
+    def add(node: fx.Node, name: Name, role: VertexRole, key: str, tooltip: str = "") -> None:
+        if node not in vertices:
+            vertices[node] = Vertex(key, name, role, stepwise=node in stepwise, tooltip=tooltip or _size(node))
 
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind == "sequence" and is_target(loop, port):
             add(node, Name("y"), "target", f"input.{port.name}", "the true value")
         elif port.kind == "sequence" and not port.name.startswith("call."):
             add(node, names[port.name], "input", f"input.{port.name}")
-    results = list(zip(loop.outputs, held_results(loop, RESETS), strict=True))
-    rest = origins(loop, RESETS)
+    results = list(zip(loop.outputs, unmasked_results(loop, RESETS), strict=True))
+    sources = delayed_sources(loop, RESETS)
     for port, node in results:
         if port.kind == "state" and (
-            node.op != "placeholder" or rest.get(loop.delays[port.name][1], (node,))[0] in rest
+            node.op != "placeholder" or sources.get(loop.delays[port.name][1], (node,))[0] in sources
         ):
-            at_rest = node.op == "placeholder"
-            add(loop.delays[port.name][1] if at_rest else node, names[port.name], "state", f"state.{port.name}")
+            never_computed = node.op == "placeholder"
+            vertex_node = loop.delays[port.name][1] if never_computed else node
+            add(vertex_node, names[port.name], "state", f"state.{port.name}")
     outputs = [(port, node) for port, node in results if port.kind == "sequence"]
-    several = shown(port.name for port, _ in outputs)
-    ends = {node: Vertex(f"output.{port.name}", several[port.name]) for port, node in outputs if node not in found}
-    for node, vertex in _locals(loop, {*found, *ends}, varying).items():
+    shown = display_names(port.name for port, _ in outputs)
+    ends = {node: Vertex(f"output.{port.name}", shown[port.name]) for port, node in outputs if node not in vertices}
+    for node, vertex in _locals(loop, {*vertices, *ends}, varying).items():
         add(node, vertex.name, "value", vertex.key)
     for node, vertex in ends.items():
         if node in varying:
             add(node, vertex.name, "value", vertex.key)
-    return found
+    return vertices
 
 
 def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[fx.Node, Vertex]:
-    """Named values that a parameter's product reads, or that feed several vertices; found from the end backwards."""
-    feeds: dict[fx.Node, set[fx.Node]] = {}
+    """Named values that a product with a parameter reads, or that several vertices read."""
+    read_by: dict[fx.Node, set[fx.Node]] = {}  # for each value the vertices that read it, through others without vertex
     chosen: dict[fx.Node, Vertex] = {}
     for node in reversed(loop.nodes):
-        reached: set[fx.Node] = set()
+        readers: set[fx.Node] = set()
         for user in node.users:
-            reached |= {user} if user in vertices or user in chosen else feeds.get(user, set())
-        feeds[node] = reached
+            readers |= {user} if user in vertices or user in chosen else read_by.get(user, set())
+        read_by[node] = readers
         label = node.meta.get("label")
-        if label and node in varying and node not in vertices and (len(reached) > 1 or _is_multiplied(node, varying)):
-            chosen[node] = Vertex(f"local.{node.name}", shown([str(label)])[str(label)])
+        if label and node in varying and node not in vertices and (len(readers) > 1 or _is_multiplied(node, varying)):
+            chosen[node] = Vertex(f"local.{node.name}", display_names([str(label)])[str(label)])
     return dict(reversed(chosen.items()))
 
 
 def _is_multiplied(node: fx.Node, varying: set[fx.Node]) -> bool:
-    """Whether a product with a matrix reads it, perhaps seen another way."""
+    """Whether a product with a matrix reads it, perhaps through views."""
     return any(
         _is_multiplied(user, varying) if is_view(user) else bool(_matrices(user, node, varying)) for user in node.users
     )
@@ -134,7 +134,7 @@ def _is_multiplied(node: fx.Node, varying: set[fx.Node]) -> bool:
 
 def _matrices(node: fx.Node, source: fx.Node, varying: set[fx.Node]) -> list[str]:
     """The parameters with which an operator multiplies one of its arguments, by name."""
-    places = FACTORS.get(spelling(node))
+    places = FACTORS.get(operator_name(node))
     if places is None or source not in varying:
         return []
     factors = [_flat(node.args[place]) for place in places]
@@ -151,18 +151,18 @@ def _flat(value: object) -> list[fx.Node]:
 
 
 def _parameters(value: fx.Node) -> list[str]:
-    """The matrices that a factor is made of; biases and gains are none."""
-    found, waiting, seen = [], [value], set()
-    while waiting:
-        node = waiting.pop()
+    """Names of the matrices that a factor is computed from; biases and gains are no matrices."""
+    names, pending, seen = [], [value], set()
+    while pending:
+        node = pending.pop()
         if node in seen:
             continue
         seen.add(node)
         label = str(node.meta.get("label") or "")
         if node.op == "placeholder" and label and node.meta["val"].dim() > 1 and not label.startswith("call."):
-            found.append(label)
-        waiting += node.all_input_nodes
-    return found[::-1]
+            names.append(label)
+        pending += node.all_input_nodes
+    return names[::-1]
 
 
 def _edges_into(
@@ -173,34 +173,37 @@ def _edges_into(
     stepwise: set[fx.Node],
     matrices: dict[str, Name],
 ) -> list[Edge]:
-    """Walk back from a vertex to those it reads, and gather what is multiplied on the way."""
-    back = origins(loop, RESETS)
-    along: dict[fx.Node, dict[str, bool]] = {node: {}}  # parameters between here and the vertex: run step by step?
-    found: dict[tuple[fx.Node, int], dict[str, bool]] = {}
+    """Walk back from a vertex to those it reads, and collect the matrices on the way.
+
+    matrices   for each parameter its name as it is displayed
+    """
+    sources = delayed_sources(loop, RESETS)
+    along: dict[fx.Node, dict[str, bool]] = {node: {}}  # matrices between here and the vertex: multiplied step by step?
+    paths: dict[tuple[fx.Node, int], dict[str, bool]] = {}  # the same by vertex that is read, and its delay
     rank = {other: index for index, other in enumerate(loop.graph.nodes)}
-    waiting = {node}
-    while waiting:
-        here = max(waiting, key=rank.__getitem__)
-        waiting.remove(here)
+    pending = {node}
+    while pending:
+        here = max(pending, key=rank.__getitem__)
+        pending.remove(here)
         for source in here.all_input_nodes:
             passed = along[here] | dict.fromkeys(_matrices(here, source, varying), here in stepwise)
-            if source in vertices and not (source in back and vertices[source].role == "value"):
-                found.setdefault((source, 0), {}).update(passed)
-            elif source in back:
-                found.setdefault(back[source], {}).update(passed)
+            if source in vertices and not (source in sources and vertices[source].role == "value"):
+                paths.setdefault((source, 0), {}).update(passed)
+            elif source in sources:
+                paths.setdefault(sources[source], {}).update(passed)
             elif source in varying and source.op == "call_function":
                 along.setdefault(source, {}).update(passed)
-                waiting.add(source)
+                pending.add(source)
     edges = []
-    for (source, delay), passed in found.items():
+    for (source, delay), passed in paths.items():
         if source in vertices:
-            named = [name for name in matrices if name in passed]
-            told = ", ".join(named)
-            written = (
-                tuple(map(matrices.__getitem__, named)) if len(named) <= MOST else (Name(f"{len(named)} matrices"),)
-            )
+            names = [name for name in matrices if name in passed]
+            labels = tuple(matrices[name] for name in names)
+            if len(labels) > MAX_MATRICES_ON_EDGE:
+                labels = (Name(f"{len(labels)} matrices"),)
             inside = any(passed.values()) if passed else vertices[source].stepwise and vertices[node].stepwise
-            edges.append(Edge(vertices[source].key, vertices[node].key, written, delay, stepwise=inside, tooltip=told))
+            ends = vertices[source].key, vertices[node].key
+            edges.append(Edge(*ends, labels, delay, stepwise=inside, tooltip=", ".join(names)))
     return edges
 
 

@@ -20,11 +20,10 @@ from leporello.loop.state import Tree
 from leporello.loop.step import take
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Stack
-from leporello.written.build import build, required
-from leporello.written.built_in import OPTIONS, built_in_kind
-from leporello.written.methods import methods_of
-from leporello.written.own import imported
-from leporello.written.spelling import Spelling, spellings
+from leporello.specs.cell_lookup import DEFAULT_OPTIONS, built_in_class, imported_object
+from leporello.specs.cell_spec import CellSpec, parse_cells
+from leporello.specs.method_spec import parse_methods
+from leporello.specs.user_code import build, required_arguments
 
 
 class TokenJordan(Jordan):
@@ -127,7 +126,7 @@ def network_of(config: Config, size: int) -> Recurrent:
     size   the number of tokens
     """
     torch.manual_seed(config.seed)
-    names = spellings(config.cell)
+    names = parse_cells(config.cell)
     if len(names) != 1:
         raise ArgumentError(
             "'cell' names several cells.", came=config.cell, expected="one", tries="layers=2 for two of them"
@@ -151,52 +150,52 @@ def network_of(config: Config, size: int) -> Recurrent:
         embedding=config.embedding,
         tied=config.tied,
         dropout=config.dropout,
-        scores="outputs" in required(kind),
+        scores="outputs" in required_arguments(kind),
     )
-    methods = list(methods_of(config.gradient).values())
+    methods = list(parse_methods(config.gradient).values())
     if len(methods) != 1:
         raise ArgumentError("'gradient' names several methods.", came=config.gradient, expected="one")
     return Recurrent(predictor, engine=config.engine, gradient=methods[0]).to(DTYPES[config.precision])
 
 
-def _cell_type(spelling: Spelling) -> Callable[..., object]:
+def _cell_type(spec: CellSpec) -> Callable[..., object]:
     """The class or function that makes the cell of a name."""
-    if spelling.sizes:
+    if spec.sizes:
         raise ArgumentError(
-            "'cell' is written without sizes here.", came=spelling.text, tries=f"{spelling.bare}, and hidden=256"
+            "'cell' is written without sizes here.", came=spec.text, tries=f"{spec.bare}, and hidden=256"
         )
-    if spelling.module is None:
-        cell_class = built_in_kind(spelling)
+    if spec.module is None:
+        cell_class = built_in_class(spec)
         return TOKEN_CELLS.get(cell_class, cell_class)
-    kind = imported(spelling)
+    kind = imported_object(spec)
     if not callable(kind) or isinstance(kind, Cell):
         raise ArgumentError(
-            f"'{spelling.bare}' makes no cell.",
+            f"'{spec.bare}' makes no cell.",
             came=type(kind).__name__,
             expected="a class derived from lp.Cell with the arguments inputs, hidden and, if it has them, outputs",
         )
     return kind
 
 
-def _cell(kind: Callable[..., object], spelling: Spelling, sizes: Mapping[str, int]) -> Cell:
+def _cell(kind: Callable[..., object], spec: CellSpec, sizes: Mapping[str, int]) -> Cell:
     """One cell of the network, called with the sizes that it requires."""
-    names = [name for name in required(kind) if name not in spelling.options]
+    names = [name for name in required_arguments(kind) if name not in spec.options]
     unsupported = [name for name in names if name not in sizes]
     if unsupported:
         raise ArgumentError(
-            f"'{spelling.bare}' needs what a language model does not know.",
+            f"'{spec.bare}' needs what a language model does not know.",
             came=", ".join(unsupported),
             expected=f"arguments among {', '.join(sizes)}; the others as options",
-            tries=f"{spelling.bare}:{unsupported[0]}=4",
+            tries=f"{spec.bare}:{unsupported[0]}=4",
         )
-    defaults: dict[str, Any] = {name: value for name, value in OPTIONS.items() if _requires_keyword(kind, name)}
-    options = {**defaults, **spelling.options}
-    cell = build(kind, spelling.name, [sizes[name] for name in names], options, f"{spelling.bare}:option=value")
+    defaults: dict[str, Any] = {name: value for name, value in DEFAULT_OPTIONS.items() if _requires_keyword(kind, name)}
+    options = {**defaults, **spec.options}
+    cell = build(kind, spec.name, [sizes[name] for name in names], options, f"{spec.bare}:option=value")
     if not isinstance(cell, Cell):
-        raise ArgumentError(f"'{spelling.bare}' gives no cell.", came=type(cell).__name__, expected="lp.Cell")
+        raise ArgumentError(f"'{spec.bare}' gives no cell.", came=type(cell).__name__, expected="lp.Cell")
     if not isinstance(getattr(cell, "outputs", None), int):
         raise ArgumentError(
-            f"what '{spelling.bare}' puts out is not known.",
+            f"what '{spec.bare}' puts out is not known.",
             came="no attribute 'outputs'",
             expected="the size of its output in the attribute 'outputs'",
             tries="self.outputs = hidden in its __init__",

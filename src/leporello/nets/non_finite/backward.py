@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from leporello.engine.crossing import clipped
 from leporello.engine.passing import ALL, Passing
 from leporello.loop.graph import arguments
-from leporello.loop.value_classes import is_part
+from leporello.loop.value_classes import is_getitem
 from leporello.nets.non_finite.forward import FailedCall, States, evaluated, states_in
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by
 
@@ -190,7 +190,7 @@ def _readers(node: fx.Node) -> list[fx.Node]:
     """The nodes that read a value; for an operator with several results, each of these."""
     readers: list[fx.Node] = []
     for user in node.users:
-        parts = [part for part in user.users if is_part(part)]
+        parts = [part for part in user.users if is_getitem(part)]
         readers += parts if parts and not isinstance(user.meta.get("val"), Tensor) else [user]
     return readers
 
@@ -206,7 +206,7 @@ def _makes_it(user: fx.Node, node: fx.Node, values: Mapping[fx.Node, Any], gradi
     if isinstance(result, Tensor):
         pairs = [(result, gradients.get(user))]
     else:
-        pairs = [(result[arguments(part)[1]], gradients.get(part)) for part in user.users if is_part(part)]
+        pairs = [(result[arguments(part)[1]], gradients.get(part)) for part in user.users if is_getitem(part)]
     pairs = [(value, gradient) for value, gradient in pairs if gradient is not None and value.requires_grad]
     if not pairs:
         return False

@@ -91,7 +91,7 @@ class FailedCall:
 
     def row_axis(self, node: fx.Node, value: Tensor) -> int | None:
         """The batch axis of a value; the first axis of that size, for a loop traced for one batch only."""
-        if self.loop.decides_by_rows:
+        if self.loop.traced_for_one_batch:
             return 0 if value.dim() and value.shape[0] == self.batch else None
         stand_in = node.meta.get("val")
         axes = row_axes(stand_in) if isinstance(stand_in, Tensor) else []
@@ -190,7 +190,7 @@ class _Step:
 
     def origin(self) -> Origin | None:
         """Of the first row that has one; where there is interaction across the batch, of all rows together."""
-        if self.failed.loop.meets is not None:
+        if self.failed.loop.batch_interaction is not None:
             return self._of_row(None)
         return next((origin for row in self._rows() if (origin := self._of_row(row)) is not None), None)
 

@@ -185,8 +185,8 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     if not one_step:
         arguments |= {"lengths": lengths, "steps": steps, "batch_first": net.batch_first}
     arguments |= {"inputs": inputs, "state": state, "one_step": one_step, "range_checks": IN_GRAPH}
-    own = [*net.cell.parameters(), *net.cell.buffers()]
-    instead = dict(zip(map(id, own), held, strict=True))
+    tensors_of_cell = [*net.cell.parameters(), *net.cell.buffers()]
+    instead = dict(zip(map(id, tensors_of_cell), held, strict=True))
     try:
         with CELL_LOCK, tensors_replaced(net.cell, instead):
             call = checked_call(net.cell, **arguments)
@@ -260,11 +260,11 @@ def _stand_in(call: Call) -> Callable[[int], Call]:
     trees = {name: forms(getattr(call, name), axes) for name, axes in AXES.items()}
 
     def made(rows: int) -> Call:
-        own = {name: map_leaves(lambda leaf: leaf(rows) if callable(leaf) else leaf, t) for name, t in trees.items()}
-        leaves = [leaf for leaf in leaves_of(own["inputs"]) if leaf is not None]
+        zeros = {name: map_leaves(lambda leaf: leaf(rows) if callable(leaf) else leaf, t) for name, t in trees.items()}
+        leaves = [leaf for leaf in leaves_of(zeros["inputs"]) if leaf is not None]
         sequences = [(name, leaf) for (name, _), leaf in zip(call.sequences, leaves, strict=True)]
-        states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(own["state"]), strict=True)]
-        return replace(call, length=1, batch=rows, draws=None, sequences=sequences, states=states, **own)
+        states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(zeros["state"]), strict=True)]
+        return replace(call, length=1, batch=rows, draws=None, sequences=sequences, states=states, **zeros)
 
     return made
 

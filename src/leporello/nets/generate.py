@@ -163,8 +163,8 @@ class Choosing:
     def __post_init__(self) -> None:
         _refuse("temperature", self.temperature, _is_number(self.temperature) and 0 <= self.temperature < math.inf,
                 "a number from 0 up: 0 for the most probable token, 1 for the network's own probabilities")  # fmt: skip
-        whole = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
-        _refuse("top_k", self.top_k, self.top_k is None or (whole and self.top_k >= 1),
+        is_integer = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
+        _refuse("top_k", self.top_k, self.top_k is None or (is_integer and self.top_k >= 1),
                 "an integer of at least 1: so many most probable tokens; or None for all")  # fmt: skip
         _refuse("top_p", self.top_p, self.top_p is None or (_is_number(self.top_p) and 0 < self.top_p <= 1),
                 "a number above 0 and up to 1: a probability; or None for all tokens")  # fmt: skip

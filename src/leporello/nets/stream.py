@@ -176,9 +176,9 @@ def pieces(pairs: Any, window: int, batch_first: bool) -> Iterator[Piece]:
             raise _other_batch(number, piece.batch, waiting[0].batch)
         waiting.append(piece)
         while sum(piece.length for piece in waiting) >= window:
-            whole = _joined(waiting)
-            yield whole.cut(0, window)
-            waiting = [whole.cut(window, whole.length)] if whole.length > window else [whole.cut(0, 0)]
+            joined = _joined(waiting)
+            yield joined.cut(0, window)
+            waiting = [joined.cut(window, joined.length)] if joined.length > window else [joined.cut(0, 0)]
     if waiting and (rest := _joined(waiting)).length:
         yield rest
 

@@ -56,12 +56,12 @@ class Origin:
             return f"the {self.where} {self.name} holds {self.kind} already{self.place}"
         if self.where == "state":
             return f"the state {self.name} holds {self.kind} before the first step{self.place}"
-        made = f", in {self.name}" if self.name else ""
+        value = f", in {self.name}" if self.name else ""
         if self.where == "forward":
-            return f"{self.operator} gives {self.kind}{made}{self.place}"
+            return f"{self.operator} gives {self.kind}{value}{self.place}"
         if self.where == "loss":
             return f"{self.operator or 'the loss'} gives {self.kind} in the loss{self.place}"
-        return f"the gradient of {self.operator or 'a step'} is {self.kind}{made}{self.place}"
+        return f"the gradient of {self.operator or 'a step'} is {self.kind}{value}{self.place}"
 
     @property
     def place(self) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.engine import choice
+from leporello.engine import targets
 from tests.roomy import roomy
 
 os.environ.setdefault("LEPORELLO_CACHE", str(Path(__file__).parent / ".kernels"))  # not the user's own
@@ -41,7 +41,7 @@ def _one_thread() -> Iterator[None]:
 def _auto_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests in which nobody names an engine build no kernels, which takes seconds, unless they are marked `kernels`."""
     if "kernels" not in request.keywords:
-        monkeypatch.setattr(choice, "AUTO", ("stepwise", "reference"))
+        monkeypatch.setattr(targets, "AUTO", ("stepwise", "reference"))
 
 
 @pytest.fixture(autouse=True)

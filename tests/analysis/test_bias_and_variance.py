@@ -20,7 +20,7 @@ import leporello as lp
 from leporello.analysis import BiasAndVariance, bias_and_variance, measured_cost
 from leporello.analysis.gradient_samples import TIMED_DRAWS, GradientSamples
 from leporello.analysis.measured_cost import peak_bytes
-from leporello.engine import memory
+from leporello.engine import buffer_pool
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
 from tests.analysis.nets import elman, example, normal, orthogonal
@@ -241,12 +241,12 @@ def test_peak_bytes_are_counted_to_the_byte_and_reused_blocks_too() -> None:
         first = torch.empty(1000, dtype=torch.float64)
         second = torch.empty(500, dtype=torch.float64)
         del first, second
-        memory.room((1 << 14,), torch.float64, CPU)
+        buffer_pool.empty_from_pool((1 << 14,), torch.float64, CPU)
 
-    before = memory.PRIVATE
+    before = buffer_pool.MAP_FLAGS
     assert peak_bytes(lambda: torch.empty(1000, dtype=torch.float64).clone(), CPU) == 16_000
     assert peak_bytes(compute, CPU) == 8 << 14
-    assert before == memory.PRIVATE
+    assert before == buffer_pool.MAP_FLAGS
 
 
 def test_the_profiler_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

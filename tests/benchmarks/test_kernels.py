@@ -9,7 +9,7 @@ from benchmarks.cases import FORWARD, TRAINING, Case
 from benchmarks.contestants import Engine
 from benchmarks.kernels import clocked, operations
 from benchmarks.sizes import Size
-from leporello.engine.cpu.library import Built
+from leporello.engine.cpu.runner import CpuRunner
 from leporello.kernel.description import Buffer, Kernel, Pointwise, Product
 
 INPUTS, HIDDEN = 3, 5
@@ -44,14 +44,14 @@ def test_forward_alone_runs_no_backward_kernel() -> None:
 
 
 def test_the_clock_leaves_kernels_as_it_found_them() -> None:
-    before = Built.run
+    before = CpuRunner.run
     with clocked():
-        assert Built.run is not before
-    assert Built.run is before
+        assert CpuRunner.run is not before
+    assert CpuRunner.run is before
 
 
 def test_the_clock_is_taken_away_after_an_error() -> None:
-    before = Built.run
+    before = CpuRunner.run
     with pytest.raises(ZeroDivisionError), clocked():
         _ = 1 / 0
-    assert Built.run is before
+    assert CpuRunner.run is before

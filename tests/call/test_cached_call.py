@@ -362,3 +362,18 @@ def test_a_call_with_a_nested_state_is_cached_too(plans: Any) -> None:
     for seed in (1, 2, 3):
         right(net, normal(4, 2, 3, seed=seed), state_like(net, 2, grad=True))
     assert plans(net) == 1
+
+
+def test_an_attribute_called_call_is_the_cells_own() -> None:
+    class Caller(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=4)
+            self.call = nn.Linear(3 + 4, 4)
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.call(torch.cat([x, h], -1)))
+            return h, h
+
+    net = lp.Recurrent(shaken(Caller()))
+    for seed in (1, 2):
+        right(net, normal(4, 2, 3, seed=seed), lengths=torch.tensor([4, 2]))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from leporello.engine.cpu import library
+from leporello.engine.cpu import native
 
 RANGE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_long] * 4, ctypes.c_void_p, *[ctypes.c_long] * 2)
 MOST = 256
@@ -52,18 +52,18 @@ def noting(call: Call, address: int | None = None) -> ctypes._FuncPointer:
 def counted_rows(patch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
     """The calls of kernels within; no work is too little for several threads."""
     calls: list[Call] = []
-    real = library.run_kernel
+    real = native.run_kernel
 
     def run_kernel(
         address: int, given: list[int], rows: int, steps: int, scratch: int, threads: int, together: int
     ) -> None:
         calls.append(Call(rows))
         kernel = noting(calls[-1], address)
-        real(library.address_of(kernel), given, rows, steps, scratch, threads, together)
+        real(native.address_of(kernel), given, rows, steps, scratch, threads, together)
 
     with patch.context() as within:
-        within.setattr(library, "LITTLE", 0)
-        within.setattr(library, "run_kernel", run_kernel)
+        within.setattr(native, "OPERATIONS_PER_THREAD", 0)
+        within.setattr(native, "run_kernel", run_kernel)
         yield calls
 
 
@@ -72,7 +72,7 @@ class Shares:
 
     def since(self) -> list[int]:
         """The shares of threads 0, 1, … since this was last asked."""
-        found = (ctypes.c_long * MOST).in_dll(library.runtime(), "counted")
+        found = (ctypes.c_long * MOST).in_dll(native.runtime(), "counted")
         shares = list(found)
         ctypes.memset(found, 0, ctypes.sizeof(found))
         while shares and not shares[-1]:
@@ -83,7 +83,7 @@ class Shares:
 @contextmanager
 def counted_columns(patch: pytest.MonkeyPatch) -> Iterator[Shares]:
     """A runtime of its own, whose teams count; nets made within use it. No work is too little for several threads."""
-    text = library.runtime_text(library.wide_bytes())
+    text = native.runtime_text(native.vector_bytes())
     for line, more in (
         ("static void divided(", f"long counted[{MOST}];\nstatic void divided("),
         ("    work(job, count * share / shares,", "    counted[share]++;\n    work(job, count * share / shares,"),
@@ -91,9 +91,9 @@ def counted_columns(patch: pytest.MonkeyPatch) -> Iterator[Shares]:
         assert text.count(line) == 1
         text = text.replace(line, more)
     with patch.context() as within:
-        within.setattr(library, "LITTLE", 0)
-        within.setattr(library, "runtime_text", lambda wide: text)
-        within.setattr(library, "runtime", functools.cache(library.runtime.__wrapped__))
+        within.setattr(native, "OPERATIONS_PER_THREAD", 0)
+        within.setattr(native, "runtime_text", lambda wide: text)
+        within.setattr(native, "runtime", functools.cache(native.runtime.__wrapped__))
         shares = Shares()
         shares.since()
         yield shares

@@ -13,12 +13,12 @@ from itertools import product
 import torch
 
 import leporello as lp
-from leporello.engine.cpu import multiply, totals
-from leporello.engine.cpu.build import contents
+from leporello.engine.cache_folder import contents
+from leporello.engine.cpu import native
 from leporello.loop.state import leaves_of
-from tests.engine import test_multiply
+from tests.engine import test_row_products
 from tests.engine.test_coverage import GROUPS, faults
-from tests.engine.test_totals import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
+from tests.engine.test_row_sums import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
 from tests.random_cells import SIZE, Numbers, cell_of
 
@@ -67,7 +67,7 @@ def _covered() -> Iterator[None]:
 def _summed() -> Iterator[None]:
     """Sums over rows, divided among more threads than such little work ever would be."""
     for threads in (1, 2, 3, 4):
-        totals.worth = lambda _, threads=threads: threads  # type: ignore[attr-defined]
+        native.thread_count = lambda _, threads=threads: threads  # type: ignore[attr-defined]
         for dtype, rows, (m, n) in product((torch.float32, torch.float64), ROWS, COLUMNS):
             assert_sums(rows, m, n, dtype)
         for rows, (m, n), share in product(ROWS, COLUMNS, SHARES):
@@ -78,9 +78,11 @@ def _summed() -> Iterator[None]:
 def _multiplied() -> Iterator[None]:
     """Products of all rows with a matrix, divided alike."""
     for threads in (1, 2, 3, 4):
-        multiply.worth = lambda _, threads=threads: threads  # type: ignore[attr-defined]
-        for dtype, rows, (inner, outer) in product(test_multiply.TYPES, test_multiply.ROWS, test_multiply.SIZES):
-            test_multiply.assert_product(rows, inner, outer, dtype)
+        native.thread_count = lambda _, threads=threads: threads  # type: ignore[attr-defined]
+        for dtype, rows, (inner, outer) in product(
+            test_row_products.TYPES, test_row_products.ROWS, test_row_products.SIZES
+        ):
+            test_row_products.assert_product(rows, inner, outer, dtype)
         yield
 
 

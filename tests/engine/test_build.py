@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine import choice
+from leporello.engine import cache_folder, choice
 from leporello.engine.cpu import build
 
 TEXT = "int answer(void) { return 42; }\n"
@@ -90,9 +90,9 @@ def test_a_folder_that_cannot_be_made_is_said_and_auto_goes_on(tmp_path: Path, m
 def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEPORELLO_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert build.folder() == Path("/somewhere/leporello")
+    assert cache_folder.folder() == Path("/somewhere/leporello")
     monkeypatch.setenv("LEPORELLO_CACHE", "/elsewhere")
-    assert build.folder() == Path("/elsewhere")
+    assert cache_folder.folder() == Path("/elsewhere")
 
 
 def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
 @pytest.fixture
 def _other_compiler() -> Iterator[None]:
     """What was found out about the machine's compiler is forgotten, before and after."""
-    known: list[Any] = [build.compiler, build._flags, build._macros, build._version, build._wide_bytes]
+    known: list[Any] = [build.compiler, build._flags, build._macros, build._version, build._vector_bytes]
     for function in known:
         function.cache_clear()
     yield
@@ -132,7 +132,7 @@ def test_the_compiler_may_have_arguments(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CC", "env LEPORELLO=1 cc")
     assert build.compiler() == shutil.which("env")
     assert build.library(TEXT)[0].answer() == 42
-    assert build.wide_bytes() in (16, 32, 64)
+    assert build.vector_bytes() in (16, 32, 64)
 
 
 @pytest.mark.usefixtures("_other_compiler")
@@ -145,7 +145,7 @@ def test_flags_that_a_compiler_does_not_know_are_left_out(folder: Path, monkeypa
     assert "-march=native" not in build.flags()
     assert "-fopenmp-simd" in build.flags()
     assert build.library(TEXT)[0].answer() == 42
-    assert build.wide_bytes() == 16 or "__AVX__" in str(build._macros(build.flags()))
+    assert build.vector_bytes() == 16 or "__AVX__" in str(build._macros(build.flags()))
 
 
 @pytest.mark.usefixtures("_other_compiler")
@@ -159,7 +159,7 @@ def test_a_compiler_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch)
 def _without_compiler(_other_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(choice, "_said", set())
+    monkeypatch.setattr(choice, "_warned", set())
 
 
 @pytest.mark.usefixtures("_without_compiler")

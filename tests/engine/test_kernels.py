@@ -45,7 +45,7 @@ def test_any_size_batch_and_length(name: str, hidden: int, inputs: int) -> None:
 def test_another_batch_or_length_never_builds_again(monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(lp.GRU(3, 5), engine="cpu")
     found(net, torch.randn(4, 2, 3))
-    monkeypatch.setattr("leporello.engine.cpu.library.library", None)
+    monkeypatch.setattr("leporello.engine.cpu.runner.library", None)
     for length, batch in ((1, 1), (9, 40)):
         found(net, torch.randn(length, batch, 3))
 
@@ -66,7 +66,7 @@ def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> Non
         net(torch.randn(2, 2, 3))
         ((plan, _),) = net._plan_cache.plans.values()
         kernel = next(timed.kernel for timed in plan.forward.program.timed if timed.kernel is not None)
-        texts.append(kernel.built.source.read_text())
+        texts.append(kernel.runner.source.read_text())
     assert texts[0] == texts[1]
     assert "v_h_state" in texts[0]
     assert "LSTM: one inside" in texts[0]
@@ -93,7 +93,7 @@ def written(net: lp.Recurrent, sweep: str) -> list[str]:
     """The sequences that the one kernel of a net's one plan writes."""
     ((plan, _),) = net._plan_cache.plans.values()
     (kernel,) = [timed.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
-    return [buffer.name for buffer in kernel.built.kernel.buffers["write"]]
+    return [buffer.name for buffer in kernel.kernel.buffers["write"]]
 
 
 def test_without_gradients_kernels_write_the_outputs_and_nothing_else() -> None:

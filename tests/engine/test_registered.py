@@ -11,19 +11,19 @@ from torch import Tensor
 import leporello as lp
 from leporello.call import graph_arguments  # noqa: F401, registers the range checks
 from leporello.call.values import values_of
-from leporello.engine.registered import Registered
+from leporello.engine.registered_plans import RegisteredPlan
 from tests.nets.twins import FASTEST, normal, shaken, somewhere
 
 operators: Any = torch.ops.leporello
 
 
-def registered(engine: str, grad: bool) -> tuple[Registered, list[Tensor]]:
+def registered(engine: str, grad: bool) -> tuple[RegisteredPlan, list[Tensor]]:
     """A plan with the values of a call."""
     net = lp.Recurrent(shaken(lp.LSTM(3, 4)), engine=engine)
     call = net._checked(normal(5, 2, 3, grad=grad), None, resets=somewhere(5, 2))
     with torch.set_grad_enabled(grad):
         plan, _ = net._plan_cache.plan(net.cell, call, net.gradient, engine)
-    return Registered(plan), values_of(plan.loop, call)
+    return RegisteredPlan(plan), values_of(plan.loop, call)
 
 
 @pytest.mark.parametrize("engine", FASTEST)

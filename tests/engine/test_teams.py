@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu import library
+from leporello.engine.cpu import native, runner
 from leporello.loop.state import leaves_of
 from tests.close import assert_close, assert_same
 from tests.engine.counting import Shares
@@ -88,7 +88,7 @@ def test_a_team_of_our_own_threads_gives_the_same_bits(shares: Shares, monkeypat
     torch.set_num_threads(3)
     wanted = values(net, x)
     shares.since()
-    monkeypatch.setattr(library, "_torch_threads", lambda: library.NO_THREADS)
+    monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_THREADS)
     for threads in (3, 5, 2):
         torch.set_num_threads(threads)
         assert_same(values(net, x), wanted, f"{threads} threads")
@@ -118,7 +118,7 @@ def test_gradients_by_a_team_are_those_of_torch_and_the_same_bits_from_run_to_ru
 
 @pytest.mark.parametrize(("size", "large"), [(127, False), (128, True)])
 def test_a_matrix_is_shared_from_a_size_on(size: int, large: bool, shares: Shares) -> None:
-    assert (size * 2 * size >= library.SHARED[0][0]) == large
+    assert (size * 2 * size >= runner.SHARED_COLUMNS[0][0]) == large
     cell, x = Gated(size), inputs(9, 1, size)
     net = lp.Recurrent(cell, engine="cpu")
     torch.set_num_threads(3)
@@ -138,7 +138,7 @@ def test_a_matrix_too_large_for_the_cache_is_divided_though_there_are_rows(
     shares: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More rows than are taken together, too."""
-    monkeypatch.setattr(library, "SHARED", ((1 << 12, 100),))
+    monkeypatch.setattr(runner, "SHARED_COLUMNS", ((1 << 12, 100),))
     cell = Gated(67)
     net = lp.Recurrent(cell, engine="cpu")
     for batch in (5, 71, 150):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from leporello.engine.cpu import library
+from leporello.engine.cpu import native
 from tests.close import assert_same
 from tests.engine.counting import Call, noting
 from tests.engine.results import found
@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 def taken_from(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's threads, or as if they could not be found."""
     if whose == "torch's threads":
-        if library._torch_threads() == library.NO_THREADS:
+        if native._torch_threads() == native.NO_THREADS:
             pytest.skip("torch's threads cannot be had here")
     else:
-        monkeypatch.setattr(library, "_torch_threads", lambda: library.NO_THREADS)
+        monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_THREADS)
 
 
 @WHOSE
@@ -40,7 +40,7 @@ def test_every_row_is_taken_once_and_each_thread_has_its_share(whose: str, monke
     taken_from(whose, monkeypatch)
     for threads, rows in ((1, 4), (2, 1), (2, 2), (5, 37), (3, 7), (3, 2), (300, 3)):
         call = Call(rows)
-        library.run_kernel(library.address_of(noting(call)), [0], rows, 1, 64, threads, 0)
+        native.run_kernel(native.address_of(noting(call)), [0], rows, 1, 64, threads, 0)
         assert [row for first, last in call.ranges for row in range(first, last)] == [*range(rows)]
         assert call.threads == len(call.ranges) == min(threads, rows)
         sizes = [last - first for first, last in call.ranges]
@@ -65,11 +65,11 @@ def test_gradients_are_the_same_bits_from_run_to_run(calls: list[Call]) -> None:
     torch.set_num_threads(3)
     net, x = lp.Recurrent(lp.GRU(5, 19), engine="cpu"), torch.randn(20, 11, 5)
     assert_same(found(net, x), found(net, x), "run to run")
-    assert [call.threads for call in calls] == [3, 3] * 2  # forward and backward, each twice
+    assert [call.threads for call in calls] == [3, 3, 3] * 2  # forward, backward and the sums over rows, each twice
 
 
 def test_little_work_stays_on_one_thread(monkeypatch: pytest.MonkeyPatch, calls: list[Call]) -> None:
-    monkeypatch.setattr(library, "LITTLE", 200_000)
+    monkeypatch.setattr(native, "OPERATIONS_PER_THREAD", 200_000)
     torch.set_num_threads(3)
     net = lp.Recurrent(lp.Feedback(lp.LSTM(7, 7)), engine="cpu")
     with torch.no_grad():
@@ -136,8 +136,8 @@ def run_alone(script: str, **environment: str) -> str:
 # A net whose matrices are so large that one row is shared by columns, and nine rows by rows.
 NET = """
 import os, torch, leporello as lp
-from leporello.engine.cpu import library
-library.LITTLE = 0
+from leporello.engine.cpu import native
+native.OPERATIONS_PER_THREAD = 0
 torch.set_num_threads(4)
 cell = lp.Feedback(lp.RNN(192, 192))
 net, twin = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="reference")
@@ -158,8 +158,8 @@ def test_a_child_may_be_the_first_to_run_a_kernel() -> None:
     """Torch's threads have worked in the parent: in the child they are not there."""
     script = """
 import os, torch, leporello as lp
-from leporello.engine.cpu import library
-library.LITTLE = 0
+from leporello.engine.cpu import native
+native.OPERATIONS_PER_THREAD = 0
 torch.set_num_threads(3)
 net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)
 with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 
 import leporello as lp
 from leporello.errors import ArgumentError
-from leporello.gradient.cost import work_of
+from leporello.gradient.work import work_of
 from tests.cells.examples import EXAMPLES, KINDS
 from tests.errors.said import said
 

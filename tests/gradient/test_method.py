@@ -11,7 +11,7 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.call.arguments import checked_call
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
 from leporello.loop.loop import Loop

@@ -12,7 +12,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.call.arguments import checked_call
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.nets.plain_loop import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
 from tests.nets.test_dtypes import Rotating

@@ -131,7 +131,7 @@ class Deep(lp.Cell):
 
 def kernels(net: lp.Recurrent, sweep: str) -> list[Kernel]:
     ((plan, _),) = net._plan_cache.plans.values()
-    return [timed.kernel.built.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
+    return [timed.kernel.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
 
 
 def test_products_of_the_input_run_ahead_of_the_steps_whatever_the_length() -> None:

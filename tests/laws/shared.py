@@ -10,17 +10,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from leporello.call import plan_cache
-from leporello.engine import plan
 from leporello.loop.loop import Loop
+from leporello.rewrite.pipeline import Pipeline
 
 
 @contextmanager
 def one_gradient_for_all_engines() -> Iterator[None]:
     """For calls of one net, all of one form."""
     with ExitStack() as stack:
-        for module, name in ((plan_cache, "rewritten"), (plan, "part"), (plan, "differentiate")):
-            stack.enter_context(mock.patch.object(module, name, _once(getattr(module, name))))
+        for name in ("call", "forward", "backward"):
+            stack.enter_context(mock.patch.object(Pipeline, name, _once(getattr(Pipeline, name))))
         yield
 
 
@@ -28,10 +27,12 @@ def _once(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same result for the same loop; for a derivative also the same inputs and outputs that have one."""
     made: dict[Any, Any] = {}
 
-    def once(loop: Loop, *others: Any, **options: Any) -> Any:
-        key = (loop, *(other if isinstance(other, tuple) else None for other in others), *options.items())
+    def once(pipeline: Pipeline, loop: Loop, **options: Any) -> Any:
+        context = pipeline.context
+        asked = (context.forced, context.always, context.restarts, context.lengths, context.wanted)
+        key = (loop, asked, tuple(one.name for one in context.method), *options.items())
         if key not in made:
-            made[key] = function(loop, *others, **options)
+            made[key] = function(pipeline, loop, **options)
         return made[key]
 
     return once

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import leporello as lp
-from leporello.engine import stepwise
 from tests.close import assert_close
 from tests.laws.calls import Case, by_plain_loop, cases, draws_of, results, tensors_of
 from tests.laws.examples import cells
 from tests.laws.shared import one_gradient_for_all_engines
+from tests.laws.windows import windows_of
 from tests.random_cells import cell_of
 
 REFUSED = 0.1  # of random cells, at most, may hold an operator that kernels do not cover
@@ -29,7 +27,7 @@ def agree(case: Case, *engines: str) -> list[str]:
     refused = []
     for engine in engines:
         net.engine = engine
-        with mock.patch.dict(stepwise.WINDOW_ROWS, cpu=case.arguments.window, kernels=case.arguments.window):
+        with windows_of(case.arguments.window):
             try:
                 found = results(
                     case, cell, tensors, lambda: net(tensors.inputs, tensors.state, **tensors.options, draws=draws)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine import bridge
+from leporello.engine import autograd
 from leporello.errors import GradientMismatch
 from leporello.nets import check_gradients
 from leporello.nets.check_gradients import GradientReport
@@ -47,13 +47,13 @@ def test_complex_nets_are_checked_as_complex_ones() -> None:
 
 
 def test_an_engine_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, right = lp.Recurrent(shaken(lp.GRU(3, 4))), bridge.call
+    net, right = lp.Recurrent(shaken(lp.GRU(3, 4))), autograd.call
 
     def wrong(*args: Any) -> list[torch.Tensor]:
         outputs, final = right(*args)
         return [outputs + 0.1 * (outputs - outputs.detach()), final]  # the value is right, its gradient is not
 
-    monkeypatch.setattr(bridge, "call", wrong)
+    monkeypatch.setattr(autograd, "call", wrong)
     report = lp.check_gradients(net, normal(4, 2, 3))
     assert not report.ok
     assert max(report.outputs.values()) < 1e-12

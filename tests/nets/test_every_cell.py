@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from unittest import mock
 
 import pytest
 import torch
 
 import leporello as lp
-from leporello.engine import stepwise
 from tests.cells.examples import EXAMPLES
+from tests.laws.windows import windows_of
 from tests.nets.twins import (
     ALL,
     FASTEST,
@@ -78,7 +77,7 @@ def agrees(net: lp.Recurrent, calls: list[str]) -> None:
         for (length, batch), rows in [(SIZES[0], 512), (SIZES[1], 512), (SIZES[1], 4)]:
             given = arguments(call, length, batch)
             x = inputs_of(length, batch, given.get("lengths"))
-            with mock.patch.dict(stepwise.WINDOW_ROWS, cpu=rows), said(f"{call}, {length} steps, windows of {rows}"):
+            with windows_of(rows), said(f"{call}, {length} steps, windows of {rows}"):
                 agrees_with_the_plain_loop(net, x, state_like(net, batch), **given)
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.gradient.carried import Carried
+from leporello.engine.targets import target_of
+from leporello.gradient.forward_in_time import CarryingLoop
 from leporello.rewrite.influence import influence
 from leporello.rewrite.linearize import Linear
 from leporello.view.folded_loop import loop_from
@@ -74,7 +75,7 @@ def test_what_is_carried_is_the_derivative_of_the_state(engine: str) -> None:
         return torch.cat([last[0], last[1].flatten(1)], 1)
 
     by_hand = torch.autograd.functional.jacobian(final, (cell.W, cell.scale, *state))
-    carried = Carried.of(linear, influence(linear), engine)
+    carried = CarryingLoop.of(linear, influence(linear), target_of(engine))
     values: dict[Any, Tensor] = {("sequence", "x"): x, ("sequence", "grad.o"): torch.zeros(LENGTH, BATCH, 2).double()}
     values |= {("invariant", name): value for name, value in cell.named_parameters()}
     names = zip(("h", "m", "count"), (*state, counts), strict=True)

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, part, save
 from leporello.rewrite.join import join
-from leporello.rewrite.save import DEAR_IN_KERNELS, SAVED, Saved
+from leporello.rewrite.save import Saved
 from tests.cells.examples import EXAMPLES, step_inputs
 from tests.close import assert_same
 from tests.rewrite.running import numbers, run
+
+SAVED = "call.saved."  # in front of the names of saved values
 
 STEPS, BATCH = 5, 3
 JOINED = ("GRU", "LSTM", "LayerNormLSTM", "ZoneoutLSTM", "Leaky learned")
@@ -24,7 +27,7 @@ ALONE = ("Elman", "RNN", "TimeDelay", "Perceptron")  # one value, or none but th
 
 def saved(cell: lp.Cell, *inputs: Any) -> Saved:
     loop = part(lp.fold(cell, *inputs))
-    return save(loop, differentiate(loop), dear=DEAR_IN_KERNELS)
+    return save(loop, differentiate(loop), expensive=EXPENSIVE_IN_KERNELS)
 
 
 @functools.cache

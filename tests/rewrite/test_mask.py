@@ -9,7 +9,7 @@ from torch import Tensor
 import leporello as lp
 from leporello.loop.port import Port
 from leporello.rewrite import mask
-from leporello.rewrite.mask import stand_ins
+from leporello.rewrite.mask import held_states
 from tests.close import assert_close
 from tests.rewrite.running import loop_of, numbers, run
 
@@ -104,7 +104,7 @@ class Root(lp.Cell):
 @pytest.mark.parametrize("engine", ["stepwise", "cpu"])
 def test_the_held_state_is_the_one_value_that_is_kept(engine: str) -> None:
     net = lp.Recurrent(Root(), engine=engine).double()
-    assert [port.name for port in stand_ins_of(net.cell)] == ["h"]
+    assert [port.name for port in held_states_of(net.cell)] == ["h"]
     outputs, state = net(X, lengths=LENGTHS)
     (outputs.sum() + state.square().sum()).backward()
     assert net.cell.gain.grad.isfinite().all()  # type: ignore[union-attr]
@@ -113,10 +113,10 @@ def test_the_held_state_is_the_one_value_that_is_kept(engine: str) -> None:
     assert str(rows).count("float64 [rows, 2]: 240 bytes") == 1, rows  # 5 steps, 3 rows, 2 numbers
 
 
-def stand_ins_of(cell: lp.Cell) -> list[Port]:
+def held_states_of(cell: lp.Cell) -> list[Port]:
     """The states that stand for a value of the step."""
     loop = mask(loop_of(cell, X))
-    held = set(stand_ins(loop).values())
+    held = set(held_states(loop).values())
     return [port for port, node in zip(loop.outputs, loop.results, strict=True) if node in held]
 
 

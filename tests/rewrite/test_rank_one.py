@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.gradient.carried import Carried
+from leporello.engine.targets import target_of
+from leporello.gradient.forward_in_time import CarryingLoop
 from leporello.rewrite.linearize import Linear
 from leporello.rewrite.rank_one import SIGN, TANGENT, rank_one
 from tests.nets.twins import normal, shaken
@@ -81,7 +82,7 @@ def test_the_mean_over_all_signs_is_the_gradient(name: str, engine: str) -> None
     for port in linear.states:
         values["state", f"trace of the state {port.name}"] = tangent[:, linear.place(port)]
 
-    found = Carried.of(linear, rank_one(linear), engine).run(values, LENGTH, rows)
+    found = CarryingLoop.of(linear, rank_one(linear), target_of(engine)).run(values, LENGTH, rows)
     sources = [*cell.parameters(), *(state.unsqueeze(0).requires_grad_() for state in states.values())]
     begun = sources[-len(states) :]
     outputs, _ = lp.Recurrent(cell, engine="reference")(x, begun[0] if len(begun) == 1 else tuple(begun))

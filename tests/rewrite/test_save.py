@@ -9,9 +9,12 @@ import torch
 
 import leporello as lp
 from leporello.call.arguments import checked_call
+from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, prune, save
-from leporello.rewrite.save import DEAR_IN_KERNELS, SAVED, Saved
+from leporello.rewrite.save import Saved
 from tests.cells.examples import EXAMPLES, step_inputs
+
+SAVED = "call.saved."  # in front of the names of saved values
 
 
 @functools.cache
@@ -66,7 +69,7 @@ def test_an_lstm_saves_its_gates_and_its_state_and_no_more() -> None:
         return sum(port.shape[-1] for port in pair.forward.outputs if port.name.startswith(SAVED))
 
     assert width(pair) == 6 * 5  # four gates, the cell state and its tanh; the output is there anyway
-    assert width(save(forward, backward, dear=DEAR_IN_KERNELS)) == 5 * 5  # a tanh costs kernels less than memory
+    assert width(save(forward, backward, expensive=EXPENSIVE_IN_KERNELS)) == 5 * 5  # tanh is cheap in kernels
 
 
 def test_what_no_wanted_gradient_needs_is_not_saved() -> None:

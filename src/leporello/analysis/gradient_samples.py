@@ -29,8 +29,8 @@ from leporello.analysis.measured_cost import timed
 from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.loop.step import place_of
 from leporello.nets.recurrent import Recurrent

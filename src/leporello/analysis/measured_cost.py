@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from leporello.engine import memory
+from leporello.engine import buffer_pool
 
 Result = TypeVar("Result")
 
@@ -63,11 +63,11 @@ def _synchronize(device: torch.device) -> None:
 @contextmanager
 def _without_reused_blocks() -> Iterator[None]:
     """Make engines allocate from torch: the profiler does not see the blocks of memory that they reuse."""
-    before, memory.PRIVATE = memory.PRIVATE, 0
+    before, buffer_pool.MAP_FLAGS = buffer_pool.MAP_FLAGS, 0
     try:
         yield
     finally:
-        memory.PRIVATE = before
+        buffer_pool.MAP_FLAGS = before
 
 
 @contextmanager

@@ -34,17 +34,18 @@ from leporello.call.values import (
     times_of,
     tree_function,
 )
-from leporello.engine import bridge
-from leporello.engine.passing import ALL, Passing
+from leporello.engine import autograd
 from leporello.engine.plan import Plan
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.errors import LeporelloError
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import CELL_LOCK, replacements
+from leporello.loop.port import Role
 from leporello.loop.state import Tree, leaves_of
 
-PAST = ("sequence", "call.past")
+PAST = (Role.PAST, None)
 
 
 class CachedCall:
@@ -79,10 +80,10 @@ class CachedCall:
         self.zeros = _zeros(cell, call)
         self.detaches = not gradient.crossing(1)[0]
         # how the plan is run
-        by_reference = plan.engine == "reference"
+        by_reference = plan.target is None
         self.trains = any(plan.wanted)
-        self.plain = bridge.call if by_reference else bridge.plain
-        self.trained = gradient.run if by_reference or type(gradient).run is not Method.run else bridge.trained
+        self.plain = autograd.call if by_reference else autograd.plain
+        self.trained = gradient.run if by_reference or type(gradient).run is not Method.run else autograd.trained
         self.exact = type(gradient) is Full and gradient.clip_state is None
         self.weight_dtype = next((leaf.real.dtype for _, leaf in call.states if is_floating(leaf)), None)
         kernel_alone = not (by_reference or self.trains or torch.is_grad_enabled() or autocast_mode(call.device))

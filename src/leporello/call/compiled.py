@@ -2,7 +2,7 @@
 
 The compiler reads `in_graph` line by line, so it holds nothing but lists of tensors, names and plain values. The
 operator does what an eager call does, on tensors without numbers: it checks the arguments, finds a plan, and leaves the
-sweeps of `engine/registered.py` in the graph, with what they read.
+sweeps of `engine/registered_plans.py` in the graph, with what they read.
 
 Not compiled: a PackedSequence; a gradient method with sweeps of its own. Gradients of gradients: torch has none of what
 it compiled.
@@ -33,10 +33,10 @@ from leporello.call.network import Network, network_of
 from leporello.call.plan_cache import detached_for
 from leporello.call.signature import autocast_mode, plan_signature, trace_signature
 from leporello.call.values import Results, gather_call, passing_of
-from leporello.engine.aside import aside
-from leporello.engine.in_graph import library
+from leporello.engine.fresh_thread import in_fresh_thread
+from leporello.engine.graph_operators import library
 from leporello.engine.plan import Plan
-from leporello.engine.registered import Registered
+from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
@@ -64,7 +64,7 @@ class GraphCall:
     arguments: Any
     one_step: bool
     results: Any = None
-    cached: dict[Any, tuple[Registered, CachedCall]] = field(default_factory=dict)
+    cached: dict[Any, tuple[RegisteredPlan, CachedCall]] = field(default_factory=dict)
 
 
 # ---- what the compiler reads
@@ -212,7 +212,7 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     key = (trace_signature(call), plan_signature(call, net.cell))
     if key not in graph_call.cached:
         plan = _planned(net, call)
-        registered = Registered(plan)
+        registered = RegisteredPlan(plan)
         cached = CachedCall(key, net.cell, call, plan, net.gradient, inputs=registered.handed)
         graph_call.cached[key] = registered, cached
     registered, cached = graph_call.cached[key]
@@ -240,10 +240,10 @@ def _planned(net: Network, call: Call) -> Plan:
         with torch.set_grad_enabled(grad), autocast:
             return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine)[0]
 
-    plan = aside(lambda: planned(STAND_IN_ROWS))
+    plan = in_fresh_thread(lambda: planned(STAND_IN_ROWS))
     if plan.loop.traced_for_one_batch:
         rows = int(call.batch)
-        plan = aside(lambda: planned(rows))
+        plan = in_fresh_thread(lambda: planned(rows))
     return plan
 
 
@@ -312,4 +312,4 @@ def _refuse_in_numbers(cell: nn.Module, arguments: dict[str, Any]) -> None:
     tensors: list[Tensor] = []
     skeleton = constant(flatten(arguments, tensors))
     forms = [(tuple(map(int, leaf.shape)), leaf.dtype, leaf.device) for leaf in tensors]
-    aside(lambda: checked_call(cell, **unflatten(skeleton, iter([tensor(*form) for form in forms]))))
+    in_fresh_thread(lambda: checked_call(cell, **unflatten(skeleton, iter([tensor(*form) for form in forms]))))

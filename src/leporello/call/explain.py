@@ -7,11 +7,12 @@ import math
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan, Sweep
 from leporello.gradient.method import Method
+from leporello.loop.port import Role
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
 from leporello.rewrite.leave_out import summed
-from leporello.rewrite.save import SAVED
 
+_LANGUAGES = {".c": "C"}  # by the ending of a generated file
 _TITLES = {
     "once": "once a call",
     "at once": "all steps at once",
@@ -60,9 +61,11 @@ def _stages(sweep: Sweep, length: int, batch: int) -> list[str]:
 
 
 def _sources(sweep: Sweep) -> list[str]:
-    """Where the C of the insides can be read."""
+    """Where the generated text of the sweep and of its kernels can be read."""
     kernels = [timed.kernel for timed in sweep.program.timed if timed.kernel is not None]
-    return [f"  {'generated C':<18} {kernel.built.source}" for kernel in kernels]
+    sources = [kernel.runner.source for kernel in kernels if kernel.runner.source is not None]
+    lines = [f"  {f'generated {_LANGUAGES.get(path.suffix, path.suffix)}':<18} {path}" for path in sources]
+    return [*lines, f"  {'generated Python':<18} {sweep.written_text()}"]
 
 
 def _rows(stage: Stage, rows: int, batch: int) -> str:
@@ -89,7 +92,7 @@ def _saved(plan: Plan, length: int, batch: int) -> list[str]:
     extra = [
         (port, node)
         for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
-        if port.name.startswith(SAVED) and port.kind == "sequence" and node.op != "placeholder"
+        if port.role is Role.SAVED and node.op != "placeholder"
     ]
     size = sum(port.dtype.itemsize * math.prod(port.shape) for port, _ in extra) * length * batch
     names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]

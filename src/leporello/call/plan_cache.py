@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from leporello.call.arguments import Call
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import cell_key
 from leporello.call.signature import plan_signature, trace_signature
-from leporello.call.values import extra_values
+from leporello.call.values import extra_key, extra_values
 from leporello.engine.choice import Choice, choose
 from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
@@ -21,12 +21,11 @@ from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
+from leporello.loop.port import Port
 from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
 from leporello.loop.trace import trace
-from leporello.rewrite.force import force
-from leporello.rewrite.mask import mask
-from leporello.rewrite.reset import reset
+from leporello.rewrite.pipeline import Context, PassRecord, Pipeline
 
 MAX_ENTRIES = 64  # of each table: an attribute that changes with every call must not fill the memory
 
@@ -58,8 +57,10 @@ class PlanCache:
         batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
         plan_key = (key, batch, plan_signature(call, cell), gradient.plan_key, engine)
         if plan_key not in self.plans:
-            loop = rewritten(self.loop(cell, call, key), cell, call)
-            keep(self.plans, plan_key, prepared(loop, _wanted(loop, call), gradient, engine, cell))
+            pipeline = Pipeline(call_context(cell, call))
+            loop = pipeline.call(self.loop(cell, call, key))
+            wanted = _wanted(loop, call)
+            keep(self.plans, plan_key, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
         return self.plans[plan_key]
 
     @under_cell_lock
@@ -120,29 +121,40 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
 
 
 def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
-    """The loop with the rewrites that the call needs: forcing, then resets, then lengths."""
+    """The Loop with the rewrites that the call needs."""
+    return Pipeline(call_context(cell, call)).call(loop)
+
+
+def call_context(cell: nn.Module, call: Call) -> Context:
+    """What the call contributes to the pipeline: forcing, resets, lengths."""
+    forced = None
     if call.targets is not None:
         assert isinstance(cell, Cell)
-        loop = force(loop, str(cell.feedback_leaf()), always=call.coin is None)
+        forced = str(cell.feedback_leaf())
+    restarts = None
     if call.resets is not None:
-        loop = reset(loop, given=() if call.initial is None else [name for name, _ in call.states])
-    if call.lengths is not None:
-        loop = mask(loop)
-    return loop
+        restarts = () if call.initial is None else tuple(name for name, _ in call.states)
+    return Context(forced=forced, always=call.coin is None, restarts=restarts, lengths=call.lengths is not None)
 
 
 def prepared(
-    loop: Loop, wanted: tuple[bool, ...], gradient: Method, engine: str, cell: nn.Module
+    loop: Loop,
+    wanted: tuple[bool, ...],
+    gradient: Method,
+    engine: str,
+    cell: nn.Module,
+    before: Sequence[PassRecord] = (),
 ) -> tuple[Plan, Choice]:
-    """A plan whose engine has shown that it can run the loop both ways; where it cannot, "auto" tries the next one.
+    """A plan whose engine has shown that it can run the Loop both ways; where it cannot, "auto" tries the next one.
 
-    wanted   for each input of the loop whether it has a gradient
+    wanted   for each input of the Loop whether it has a gradient
+    before   the passes that led to the Loop
     """
     refused: list[tuple[str, str]] = []
     while True:
         choice = choose(engine, loop, refused)
-        plan = Plan(loop, wanted, gradient.backward, choice.engine)
-        if choice.engine == "reference":
+        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
+        if choice.target is None:
             return plan, choice
         try:
             gradient.prepare(plan)
@@ -159,11 +171,14 @@ def _wanted(loop: Loop, call: Call) -> tuple[bool, ...]:
     """For each input of the loop whether it has a gradient in this call."""
     if not torch.is_grad_enabled():
         return (False,) * len(loop.inputs)
-    values: dict[tuple[str, str], Any] = {("sequence", name): leaf for name, leaf in call.sequences}
-    values |= {("state", name): leaf for name, leaf in call.states}
-    values |= extra_values(call, loop)
-    values |= {("invariant", name): leaf for name, leaf in loop.parameters.items() if ("invariant", name) not in values}
-    return tuple(port.kind != "draw" and values[port.kind, port.name].requires_grad for port in loop.inputs)
+    named: dict[str, Any] = {"sequence": dict(call.sequences), "state": dict(call.states), "invariant": loop.parameters}
+    extra = extra_values(call, loop)
+
+    def requires_grad(port: Port) -> bool:
+        value = named[port.kind][port.name] if port.has_default_role else extra[extra_key(port)]
+        return value.requires_grad
+
+    return tuple(port.kind != "draw" and requires_grad(port) for port in loop.inputs)
 
 
 def detached_for(call: Call, gradient: Method) -> Call:

@@ -15,14 +15,15 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree, leaves_of
 
-Extra = dict[tuple[str, str], Tensor]  # what the rewrites of a call read, by kind and name of the port
+# what the rewrites of a call read: by role, and by the name of the input or state that it belongs to
+Extra = dict[tuple[Role, str | None], Tensor]
 Gather = Callable[..., list[Tensor]]
 Results = tuple[Tree, Tree]  # outputs and final state, as the user wrote them
 
@@ -65,8 +66,8 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
     draws = [port for port in loop.inputs if port.kind == "draw"]
     expressions = []
     for port in loop.inputs:
-        if port.name.startswith("call."):
-            value = f"extra[{port.kind!r}, {port.name!r}]"
+        if not port.has_default_role:
+            value = f"extra[{_named(extra_key(port), names)}]"
         elif port.kind == "sequence":
             value = f"sequences[{sequences.index(port.name)}]"
         elif port.kind == "state":
@@ -116,6 +117,12 @@ def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
     return make((length, batch, *port.shape), dtype=port.dtype, device=port.device)
 
 
+def extra_key(port: Port) -> tuple[Role, str | None]:
+    """Where `Extra` holds the value of a port that a rewrite has added."""
+    belongs = port.of is not None and port.role in (Role.INITIAL_STATE, Role.FIRST_INPUT)
+    return (port.role, port.of.name if belongs and port.of is not None else None)
+
+
 def extra_values(call: Call, loop: Loop) -> Extra:
     """What the rewrites of a call read.
 
@@ -123,20 +130,20 @@ def extra_values(call: Call, loop: Loop) -> Extra:
     """
     extra: Extra = {}
     if call.targets is not None:
-        extra["sequence", "call.target"] = call.targets
+        extra[Role.TARGET, None] = call.targets
     if call.coin is not None:
-        extra["sequence", "call.coin"] = call.coin
+        extra[Role.COIN, None] = call.coin
     if call.resets is not None:
-        extra["sequence", "call.reset"] = call.resets
+        extra[Role.RESET, None] = call.resets
         if call.initial is not None:
             for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
-                extra["invariant", f"call.initial.{name}"] = leaf
+                extra[Role.INITIAL_STATE, name] = leaf
     if call.lengths is not None:
-        extra["sequence", "call.past"] = past_of(call, call.lengths)
-        if any(port.name == "call.elsewhere" for port in loop.inputs):
-            extra["sequence", "call.elsewhere"] = times_of(call) != call.lengths - 1
+        extra[Role.PAST, None] = past_of(call, call.lengths)
+        if any(port.role is Role.ELSEWHERE for port in loop.inputs):
+            extra[Role.ELSEWHERE, None] = times_of(call) != call.lengths - 1
         for name, leaf in call.sequences:
-            extra["invariant", f"call.first.{name}"] = leaf[0].detach()
+            extra[Role.FIRST_INPUT, name] = leaf[0].detach()
     return extra
 
 
@@ -191,10 +198,10 @@ def tree_function(loop: Loop) -> Callable[[Sequence[Tensor]], Results]:
     assert signature is not None
     outputs = [index for index, port in enumerate(loop.outputs) if port.kind == "sequence"]
     # a state that is a shift of a sequence has its final value in a total
-    finals = {port.name: index for index, port in enumerate(loop.outputs) if port.kind == "total"}
-    states = [
-        finals.get(f"call.final.{port.name}", index) for index, port in enumerate(loop.outputs) if port.kind == "state"
-    ]
+    finals = {
+        port.of.name: index for index, port in enumerate(loop.outputs) if port.role is Role.FINAL_STATE and port.of
+    }
+    states = [finals.get(port.name, index) for index, port in enumerate(loop.outputs) if port.kind == "state"]
     output_tree, state_tree = _unflatten(signature.outputs, signature.present), _unflatten(signature.state)
 
     def in_trees(results: Sequence[Tensor]) -> Results:

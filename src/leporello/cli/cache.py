@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from leporello.cli.console import say
-from leporello.engine.cpu.build import clear, contents, folder
+from leporello.engine.cache_folder import clear, contents, folder
 
 
 def cache(

@@ -1,8 +1,8 @@
-"""A Loop over a sequence as one differentiable function that keeps some states only.
+"""A plan over a sequence as one differentiable function that keeps some states only.
 
 Forward keeps the state at the borders of windows; backward takes the windows from the last to the first, runs each
 again from its border, this time keeping what its own backward sweep reads, and goes back through it. With another
-level a window is treated as a sequence of its own. Knows plans; knows nothing of gradient methods.
+level a window is treated as a sequence of its own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from leporello.engine import bridge, reference
-from leporello.engine.bridge import Back, Gradients, heard_of, record_of, run_sweep
-from leporello.engine.cpu.library import same_matrices
-from leporello.engine.crossing import Noted
-from leporello.engine.passing import Passing
+from leporello.engine import autograd, reference
+from leporello.engine.autograd import Back, Gradients, incoming_gradients, run_sweep, saved_tensors
 from leporello.engine.plan import Plan
+from leporello.engine.state_gradient import ClipCount, Passing
+from leporello.engine.target import same_invariants
 from leporello.engine.wiring import taken
 
 Lengths = Sequence[int]  # of windows: from the outermost level to the innermost
@@ -36,10 +35,10 @@ def call(
     """
     wanted = any(value.requires_grad and asked for value, asked in zip(values, plan.wanted, strict=True))
     if not (torch.is_grad_enabled() and wanted):
-        return bridge.call(plan, values, length, batch, passing)
-    if plan.engine == "reference":
-        noted = None if passing.limit is None else plan.note(Noted(), values, length, batch)
-        return _by_reference(plan, list(values), length, batch, tuple(lengths), passing, noted)
+        return autograd.call(plan, values, length, batch, passing)
+    if plan.target is None:
+        counted = None if passing.limit is None else plan.note_clipped(ClipCount(), values, length, batch)
+        return _by_reference(plan, list(values), length, batch, tuple(lengths), passing, counted)
     found: Sequence[Tensor] = _Windows.apply(plan, length, batch, tuple(lengths), passing, *values)
     return found
 
@@ -54,13 +53,13 @@ class _Windows(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, length: int, batch: int, lengths: Lengths, passing: Passing, *values: Tensor
     ) -> tuple[Tensor, ...]:
-        whole = _Whole(plan, length, batch)
-        with same_matrices():
-            borders = _borders(plan, list(values), batch, windows(length, lengths[0]), lengths[-1], whole.put)
+        outputs = _Outputs(plan, length, batch)
+        with same_invariants():
+            borders = _borders(plan, list(values), batch, windows(length, lengths[0]), lengths[-1], outputs.put)
         ctx.plan, ctx.length, ctx.batch, ctx.lengths, ctx.passing = plan, length, batch, lengths, passing
         ctx.save_for_backward(*values, *[state for border in borders[1:] for state in border])
         ctx.set_materialize_grads(False)
-        own = bridge.apart(whole.outputs(), range(len(plan.loop.outputs)), plan.loop.outputs, values)
+        own = autograd.without_aliases(outputs.all(), range(len(plan.loop.outputs)), plan.loop.outputs, values)
         if plan.wiring.fixed:
             ctx.mark_non_differentiable(*[own[index] for index in plan.wiring.fixed])
         return tuple(own)
@@ -68,7 +67,7 @@ class _Windows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         plan, length, batch = ctx.plan, ctx.length, ctx.batch
-        saved = record_of(ctx)
+        saved = saved_tensors(ctx)
         count, states = len(plan.wanted), _places(plan)
         values, kept = list(saved[:count]), saved[count:]
         if torch.is_grad_enabled():
@@ -77,15 +76,15 @@ class _Windows(torch.autograd.Function):
             first = [values[place] for place in states.values()]
             stretches, leaves = windows(length, ctx.lengths[0]), len(states)
             later = [list(kept[at * leaves : (at + 1) * leaves]) for at in range(len(stretches) - 1)]
-            way = _Way(plan, values, gradients, length, batch)
-            with same_matrices():
-                way.back(stretches, [first, *later], ctx.lengths[1:])
-            own = way.found()
+            windowed = _WindowedBack(plan, values, gradients, length, batch)
+            with same_invariants():
+                windowed.back(stretches, [first, *later], ctx.lengths[1:])
+            own = windowed.gradients_of_inputs()
         return (None, None, None, None, None, *own)
 
 
 @dataclass
-class _Whole:
+class _Outputs:
     """The outputs of a call while its windows are run."""
 
     plan: Plan
@@ -104,7 +103,7 @@ class _Whole:
             else:
                 self.made[index] = value
 
-    def outputs(self) -> list[Tensor]:
+    def all(self) -> list[Tensor]:
         return [self.made[index] for index in range(len(self.plan.loop.outputs))]
 
 
@@ -150,8 +149,8 @@ def _borders(
     return found
 
 
-class _Way:
-    """The way back through the windows of one call, and what it has found so far."""
+class _WindowedBack:
+    """The gradient of one call, window by window, and what has been summed so far."""
 
     def __init__(
         self, plan: Plan, values: list[Tensor], gradients: Sequence[Tensor | None], length: int, batch: int
@@ -162,7 +161,7 @@ class _Way:
         self.arriving = {port.name: gradients[index] for index, port in ports if port.kind == "state"}
         made = enumerate(plan.backward.loop.outputs)
         self.leaving = {port.name: index for index, port in made if port.kind == "state"}
-        self.acted: Tensor | float = 0.0
+        self.clip_count: Tensor | float = 0.0
 
     def back(self, stretches: list[tuple[int, int]], borders: list[list[Tensor]], lengths: Lengths) -> None:
         """Through windows, from the last to the first."""
@@ -182,12 +181,12 @@ class _Way:
         values = _cut(plan, self.values, start, end, states)
         outputs, befores = run_sweep(plan.forward, steps, batch, [values[place] for place in wired.forward])
         kept = taken(wired.kept, (values, outputs, befores))
-        heard = heard_of(wired.heard, self._entering(start, end), steps, batch, zeros=False)
-        pools = (values, (), (), kept, heard, wired.constants, (None,))
+        incoming = incoming_gradients(wired.incoming, self._entering(start, end), steps, batch, zeros=False)
+        pools = (values, (), (), kept, incoming, wired.constants, (None,))
         results, _ = run_sweep(plan.backward, steps, batch, taken(wired.backward, pools))
         self.arriving = {name: results[place].clone() for name, place in self.leaving.items()}
-        if wired.clipped is not None:
-            self.acted = self.acted + results[wired.clipped]
+        if wired.clip_count is not None:
+            self.clip_count = self.clip_count + results[wired.clip_count]
         for index, place in enumerate(wired.results):
             if place is not None:
                 self._add(index, results[place], start, end)
@@ -215,9 +214,9 @@ class _Way:
         else:
             self.total[index] = value.clone() if total is None else total.add_(value)
 
-    def found(self) -> Gradients:
-        if self.plan.wiring.clipped is not None:
-            self.plan.note(Noted(self.acted), self.values, self.length, self.batch)
+    def gradients_of_inputs(self) -> Gradients:
+        if self.plan.wiring.clip_count is not None:
+            self.plan.note_clipped(ClipCount(self.clip_count), self.values, self.length, self.batch)
         return self.total
 
 
@@ -228,16 +227,16 @@ def _by_reference(
     batch: int,
     lengths: Lengths,
     passing: Passing,
-    noted: Noted | None,
+    counted: ClipCount | None,
     first: int = 0,
 ) -> list[Tensor]:
     """The same with torch's own checkpoints, window by window."""
     if not lengths:
-        return reference.run(plan.loop, plan.step, values, length, batch, passing, noted)
+        return reference.run(plan.loop, plan.step, values, length, batch, passing, counted)
     states = [values[place] for place in _places(plan).values()]
     columns: list[list[Tensor]] = [[] for _ in plan.loop.outputs]
     for start, end in windows(length, lengths[0]):
-        own = partial(_inner, plan, end - start, batch, lengths[1:], passing, noted)
+        own = partial(_inner, plan, end - start, batch, lengths[1:], passing, counted)
         outputs = checkpoint(own, *_cut(plan, values, start, end, states), use_reentrant=False)
         for column, value in zip(columns, outputs, strict=True):
             column.append(value)
@@ -247,9 +246,9 @@ def _by_reference(
 
 
 def _inner(
-    plan: Plan, length: int, batch: int, lengths: Lengths, passing: Passing, noted: Noted | None, *values: Tensor
+    plan: Plan, length: int, batch: int, lengths: Lengths, passing: Passing, counted: ClipCount | None, *values: Tensor
 ) -> list[Tensor]:
-    return _by_reference(plan, list(values), length, batch, lengths, passing, noted)
+    return _by_reference(plan, list(values), length, batch, lengths, passing, counted)
 
 
 def _together(kind: str, column: list[Tensor]) -> Tensor:

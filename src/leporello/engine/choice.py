@@ -1,7 +1,4 @@
-"""Which engine runs a Loop, and why not a faster one.
-
-Knows the engines' conditions; knows nothing of how they run.
-"""
+"""Which engine runs a Loop, and why not a faster one."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leporello.engine.cpu.build import refuse_no_compiler, why_no_compiler
-from leporello.errors import ArgumentError, EngineRefusal, RowsMeet
+from leporello.engine import targets
+from leporello.engine.target import Target
+from leporello.engine.targets import REFERENCE, engine_names, target_of
+from leporello.errors import ArgumentError, LeporelloError, RowsMeet
 from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
-ENGINES = ("cpu", "stepwise", "reference")  # the fastest first
-AUTO = ENGINES  # those that "auto" chooses from
-_said: set[str] = set()  # what has been said in this process
+_warned: set[str] = set()  # reasons that this process has warned of
 
 
 @dataclass(frozen=True)
@@ -26,30 +23,34 @@ class Choice:
     engine: str
     why: str
 
+    @property
+    def target(self) -> Target | None:
+        return target_of(self.engine)
+
 
 def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Choice:
-    """The engine asked for, or for "auto" the fastest that can run the loop; a named one that cannot raises.
+    """The engine asked for, or for "auto" the fastest that can run the Loop; a named one that cannot raises.
 
     refused   engines that have been tried already, with their reasons
     """
     refuse_unknown(asked)
     if asked != "auto":
-        _refuse(asked, loop)
-        if asked == "cpu":
-            refuse_no_compiler()
+        target = target_of(asked)
+        refusal = _refusal(target, loop) or (None if target is None else target.unavailable())
+        if refusal is not None:
+            raise refusal
         return Choice(asked, "asked for by name")
     reasons = dict(refused)
-    if "cpu" in AUTO:
-        _without_compiler(reasons)
-    for engine in AUTO:
+    for engine in targets.AUTO:
+        target = target_of(engine)
+        if target is not None:
+            _warn_if_unavailable(target, reasons)
         if engine not in reasons:
-            try:
-                _refuse(engine, loop)
-            except (EngineRefusal, RowsMeet) as refusal:
-                reasons[engine] = loop.batch_interaction or refusal.what
-                continue
-            return Choice(engine, _why(reasons))
-    raise AssertionError("the engine 'reference' runs every loop")
+            refusal = _refusal(target, loop)
+            if refusal is None:
+                return Choice(engine, _why(reasons))
+            reasons[engine] = loop.batch_interaction or refusal.what
+    raise AssertionError(f"the engine '{REFERENCE}' runs every loop")
 
 
 def _why(reasons: Mapping[str, str]) -> str:
@@ -57,47 +58,48 @@ def _why(reasons: Mapping[str, str]) -> str:
         return "chosen by auto: the fastest engine for this loop"
     if len(set(reasons.values())) == 1:
         return f"chosen by auto; not {' or '.join(reasons)}: {next(iter(reasons.values())).removesuffix('.')}"
-    told = [f"not {engine}: {reason.removesuffix('.')}" for engine, reason in reasons.items()]
-    return f"chosen by auto; {'; '.join(told)}"
+    each = [f"not {engine}: {reason.removesuffix('.')}" for engine, reason in reasons.items()]
+    return f"chosen by auto; {'; '.join(each)}"
 
 
-def _refuse(engine: str, loop: Loop) -> None:
-    """What an engine cannot run, as far as the loop alone shows it."""
-    elsewhere = next((port.device for port in loop.inputs if port.device.type != "cpu"), None)
-    if engine == "cpu" and elsewhere is not None:
-        raise EngineRefusal(
-            "the engine 'cpu' runs on the CPU alone.", came=f"tensors on {elsewhere}", tries='engine="auto"'
-        )
-    if engine != "reference" and loop.batch_interaction is not None:
-        raise RowsMeet(
+def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
+    """Why an engine cannot run a Loop, as far as the Loop alone shows it."""
+    if target is None:
+        return None
+    refusal = target.refusal(loop)
+    if refusal is None and loop.batch_interaction is not None:
+        return RowsMeet(
             "rows of the batch influence each other in this step.",
             cell=place_of(loop.signature.module) if loop.signature and loop.signature.module else loop.name,
             because=loop.batch_interaction,
-            engine=engine,
+            engine=target.name,
             tries='compute over features only; or engine="reference", or "auto", which chooses it',
         )
+    return refusal
 
 
-def _without_compiler(reasons: dict[str, str]) -> None:
-    """Say once that a compiler is all that `cpu` lacked for a loop; from then on it is not tried in vain."""
-    why = why_no_compiler()
-    if why is None:
+def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
+    """Warn once where a compiler is all that a target lacked for a Loop; from then on it is not tried in vain."""
+    refusal = target.unavailable()
+    if refusal is None:
         return
-    if reasons.get("cpu") == why and why not in _said:
-        _said.add(why)
+    why = refusal.what
+    if reasons.get(target.name) == why and why not in _warned:
+        _warned.add(why)
+        slower = next(name for name in targets.AUTO[targets.AUTO.index(target.name) + 1 :] if name not in reasons)
         warnings.warn(
-            f"{why} The engine 'stepwise' runs what 'cpu' would run faster. Install gcc or clang; or say "
-            'engine="stepwise", and this is not said.',
+            f"{why} The engine '{slower}' runs what '{target.name}' would run faster. {target.remedy}; or say "
+            f'engine="{slower}", and this is not said.',
             stacklevel=2,
         )
-    if why in _said:
-        reasons.setdefault("cpu", why)
+    if why in _warned:
+        reasons.setdefault(target.name, why)
 
 
 def refuse_unknown(asked: str) -> None:
-    if asked not in ("auto", *ENGINES):
+    if asked not in ("auto", *engine_names()):
         raise ArgumentError(
             "the argument 'engine' names no engine.",
             came=repr(asked),
-            expected=", ".join(["auto", *ENGINES]),
+            expected=", ".join(["auto", *engine_names()]),
         )

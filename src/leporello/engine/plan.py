@@ -1,104 +1,131 @@
-"""`Plan`: a Loop made ready for an engine, with its gradient prepared when it is first asked for.
+"""`Plan`: a Loop made ready for an engine, and its gradient when that is first asked for. It keeps results.
 
-Knows which program runs a sweep and what passes between the sweeps; knows nothing of cells or arguments.
+What is done to the Loop on the way is the business of the pipeline (`rewrite/pipeline.py`); how a sweep runs, of
+`engine/sweep`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from leporello.engine import stepwise
-from leporello.engine.cpu.insides import with_kernels
-from leporello.engine.crossing import Noted
-from leporello.engine.homes import device_of, shared
-from leporello.engine.one_step import step_of
-from leporello.engine.program import Program, program
-from leporello.engine.sweep import Windows, sweep_of
-from leporello.engine.wiring import Wiring, forward_places, wiring
-from leporello.kernel.expressions import is_drawn_in, is_pointwise
+from leporello.engine.cache_folder import kept_path, write_atomically
+from leporello.engine.state_gradient import ClipCount
+from leporello.engine.sweep.function import Windows, step_function, sweep_function
+from leporello.engine.sweep.placement import possible_aliases
+from leporello.engine.sweep.program import Program, program_of
+from leporello.engine.target import Target
+from leporello.engine.wiring import Wiring, places_of, wiring_of
+from leporello.errors import EngineRefusal
 from leporello.loop.draft import Draft
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.loop.split import part
-from leporello.loop.split import split as split_loop
-from leporello.rewrite.associate import associate
-from leporello.rewrite.differentiate import differentiate
-from leporello.rewrite.join import join
-from leporello.rewrite.leave_out import leave_out
-from leporello.rewrite.merge import merge
-from leporello.rewrite.prune import prune
-from leporello.rewrite.save import DEAR_IN_KERNELS, Saved, save
+from leporello.loop.port import Port, Role
+from leporello.rewrite.pipeline import Context, Pass, PassRecord, Pipeline
+from leporello.rewrite.save import Saved
 
 Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A loop with its program and the function that runs it: what an engine is.
+    """A Loop with its program and the Python function that runs it over a sequence.
 
-    inputs    the loop's inputs, by kind and name, in the order of the function's arguments
-    shared    outputs that may lie in memory of an input or of another output
-    device    the kind of device it runs on
-    windows   from length and batch to the stretches of steps it goes through
+    inputs    the Loop's inputs in the order of the function's arguments
+    aliases   outputs that may share memory with an input or with another output
+    device    the type of device it runs on
+    windows   from length and batch to the windows it goes through
     alone     whether every stage runs one step at a time
     """
 
     loop: Loop
     program: Program
     function: Callable[..., tuple[list[Tensor], list[Tensor]]]
-    inputs: tuple[tuple[str, str], ...]
-    shared: tuple[int, ...]
+    inputs: tuple[Port, ...]
+    aliases: tuple[int, ...]
     device: str
     windows: Windows
     alone: bool = False
 
     @staticmethod
-    def of(loop: Loop, engine: str, befores: dict[str, str] | None = None) -> Sweep:
-        """Make a loop ready; `befores` names the states whose sequence before each step is wanted (see `Saved`)."""
-        kernels = engine == "cpu"
-        split = split_loop(associate(merge(loop)), is_drawn_in if kernels else None)
-        made = with_kernels(program(split)) if kernels else program(split)
-        ports = zip(split.loop.outputs, split.loop.results, strict=True)
-        sequences = {port.name: node for port, node in ports if port.kind == "sequence"}
-        asked = {state: sequences[name] for state, name in (befores or {}).items()}
-        device = device_of(made).type
-        alone = kernels and all(timed.inside for timed in made.timed)
-        kind = "alone" if alone else "kernels" if kernels else device
-        stretches = functools.partial(stepwise.windows, kind, made.reverse)
-        names = tuple((port.kind, port.name) for port in split.loop.inputs)
-        return Sweep(loop, made, sweep_of(made, asked, stretches), names, shared(made), device, stretches)
+    def of(
+        loop: Loop, target: Target, pipeline: Pipeline, on: str = "forward", befores: dict[str, str] | None = None
+    ) -> Sweep:
+        """Make a Loop ready.
+
+        on        what it is, for the record of passes
+        befores   states whose sequence before each step is wanted (see `Saved`)
+        """
+        split = pipeline.split(loop, on)
+        program = program_of(split, target)
+        outputs = {port.name: node for port, node in program.outputs if port.kind == "sequence"}
+        wanted = {state: outputs[name] for state, name in (befores or {}).items()}
+        device = program.device.type
+        windows = _whole_sequence if target.kernels and program.only_kernels else _windows(target, program)
+        function = sweep_function(program, wanted, windows)
+        return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program), device, windows)
+
+    @property
+    def text(self) -> str:
+        """The Python text of the function."""
+        return str(self.function.text)  # type: ignore[attr-defined]
+
+    def written_text(self) -> Path | str:
+        """Where the text can be read: it is written to the cache folder; why not, where that cannot be."""
+        try:
+            path = kept_path(f"sweep of {self.loop.name}", self.text, ".py")
+            write_atomically(path, self.text.encode())
+        except (OSError, EngineRefusal) as error:
+            return f"(cannot be written: {error})"
+        return path
 
     def without_befores(self) -> Sweep:
-        """The same for who asks for outputs alone: no sequence then lies in a larger piece of memory."""
-        return replace(self, function=sweep_of(self.program, {}, self.windows))
+        """The same without the states before each step: no output is then a view of a larger tensor."""
+        return replace(self, function=sweep_function(self.program, {}, self.windows))
 
     def step_by_step(self) -> Sweep:
-        """The same in windows of one step: for a loop with values too large to stand there for many."""
+        """The same in windows of one step: for a Loop with values too large to keep for several steps."""
         order = slice(None, None, -1 if self.loop.reverse else 1)
 
         def windows(length: int, batch: int) -> list[tuple[int, int]]:
             return [(time, time + 1) for time in range(length)][order]
 
-        return replace(self, function=sweep_of(self.program, {}, windows), windows=windows, alone=True)
+        return replace(self, function=sweep_function(self.program, {}, windows), windows=windows, alone=True)
+
+
+def pipeline_of(target: Target | None, context: Context | None = None, before: Sequence[PassRecord] = ()) -> Pipeline:
+    """The pipeline with what a target contributes to it."""
+    context = Context() if context is None else context
+    if target is not None:
+        costs = target.costs
+        context = replace(context, target=target.passes, expensive=costs.expensive, drawn_in=costs.drawn_in)
+    return Pipeline(context, list(before))
+
+
+def _windows(target: Target, program: Program) -> Windows:
+    device, reverse = program.device.type, program.reverse
+    return lambda length, batch: target.windows_on(device).windows(length, batch, reverse)
+
+
+def _whole_sequence(length: int, batch: int) -> list[tuple[int, int]]:
+    return [(0, length)]
 
 
 @dataclass(frozen=True)
-class Acted:
-    """Pairs of step and row at which a gradient was clipped, of all."""
+class Clipped:
+    """How often a gradient was clipped: at so many of all pairs of step and row."""
 
-    noted: Noted
+    counted: ClipCount
     pairs: int | Tensor
 
     @property
     def count(self) -> Tensor | float:
-        return self.noted.count
+        return self.counted.count
 
     @property
     def share(self) -> float:
@@ -107,84 +134,91 @@ class Acted:
 
 @dataclass(eq=False)
 class Plan:
-    """A loop, ready to run and to be differentiated.
+    """A Loop, ready to run and to be differentiated.
 
-    loop     the loop, with the rewrites of the call applied
-    wanted   for each input whether its gradient is asked for
-    rewrite  from the backward loop to the one that is run: the gradient method's part
-    engine   "cpu": insides are kernels; else torch's operators run them
-    made     what a gradient method has made of it, by names of its own
-    acted    how often the last gradient that went back was clipped
+    loop      the Loop, with the rewrites of the call applied
+    wanted    for each input whether its gradient is asked for
+    method    passes of the gradient method
+    target    what runs it; None for the engine `reference`
+    made      what a gradient method has made of it, by keys of its own
+    clipped   how often the last gradient that went back was clipped
+    before    the passes that led to `loop`
     """
 
     loop: Loop
     wanted: tuple[bool, ...]
-    rewrite: Callable[[Loop], Loop] = field(default=lambda loop: loop)
-    engine: str = "stepwise"
+    method: tuple[Pass, ...] = ()
+    target: Target | None = None
     made: dict[Any, Any] = field(default_factory=dict)
-    acted: Acted | None = None
+    clipped: Clipped | None = None
+    before: tuple[PassRecord, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        return "reference" if self.target is None else self.target.name
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The passes behind the call's own, with a record of those that have run."""
+        leaving = tuple(p.name for p, w in zip(self.loop.inputs, self.wanted, strict=True) if p.kind == "state" and w)
+        context = Context(wanted=self.wanted, leaving=leaving, method=self.method)
+        return pipeline_of(self.target, context, self.before)
 
     @cached_property
     def step(self) -> Callable[..., Any]:
         """One step of the whole graph, for the engine `reference`."""
         return function_of(self.loop.graph)
 
+    # ---- Loops
+
     @cached_property
     def parted(self) -> Loop:
-        return part(self.loop)
+        """The Loop that the sweeps are derived from."""
+        return self.pipeline.forward(self.loop)
+
+    @cached_property
+    def gradient(self) -> Loop:
+        """The backward Loop that recomputes all it needs of the forward values."""
+        return self.pipeline.backward(self.parted)
+
+    @cached_property
+    def saved(self) -> Saved:
+        """Forward and backward Loop with what passes between them."""
+        return self.pipeline.pair(self.parted, self.gradient)
+
+    # ---- sweeps
 
     @cached_property
     def plain(self) -> Sweep:
         """The forward sweep when no gradient is asked for: nothing is saved."""
-        return Sweep.of(self.parted, self.engine)
+        return self._sweep(self.parted, "forward")
 
     @cached_property
     def one_step(self) -> Callable[..., list[Tensor]] | None:
         """The same for a single step, where kernels run all of it."""
-        return step_of(self.plain.program) if self.engine == "cpu" else None
-
-    @cached_property
-    def gradient(self) -> Loop:
-        """The backward loop that computes again all it needs of the forward values."""
-        return self.rewrite(differentiate(self.parted, self.wanted))
-
-    @cached_property
-    def saved(self) -> Saved:
-        if self.engine == "cpu":
-            saved = join(save(self.parted, self.gradient, self.leaving, DEAR_IN_KERNELS), is_pointwise)
-            return replace(saved, backward=leave_out(saved.backward, self.leaving))
-        return save(self.parted, self.gradient, self.leaving)
-
-    @property
-    def leaving(self) -> tuple[str, ...]:
-        """States whose initial value gets a gradient."""
-        return tuple(p.name for p, w in zip(self.loop.inputs, self.wanted, strict=True) if p.kind == "state" and w)
+        return step_function(self.plain.program) if self.target is not None and self.target.kernels else None
 
     @cached_property
     def forward(self) -> Sweep:
         """The forward sweep that keeps what the backward sweep reads."""
-        return Sweep.of(self.saved.forward, self.engine, self.saved.befores)
+        return self._sweep(self.saved.forward, "forward", self.saved.befores)
 
     @cached_property
     def backward(self) -> Sweep:
-        return Sweep.of(self.saved.backward, self.engine)
+        return self._sweep(self.saved.backward, "backward")
 
-    def note(self, noted: Noted, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1) -> Noted:
-        """Remember how often the gradient of a call is clipped; padding does not count among the pairs."""
-        named = zip(self.loop.inputs, values, strict=True)
-        past = next((value for port, value in named if port.name == "call.past"), None)
-        pairs = length * batch if past is None else (~past).sum()
-        self.acted = Acted(noted, pairs * sweeps)
-        return noted
+    def _sweep(self, loop: Loop, on: str, befores: dict[str, str] | None = None) -> Sweep:
+        assert self.target is not None, "the engine 'reference' has no sweeps"
+        return Sweep.of(loop, self.target, self.pipeline, on, befores)
 
     @cached_property
     def plain_places(self) -> tuple[int, ...]:
-        """Where the plain sweep finds its inputs among the loop's."""
-        return forward_places(self.plain.inputs, self.loop.inputs)
+        """Where the plain sweep finds its inputs among the Loop's."""
+        return places_of(self.plain.inputs, self.loop.inputs)
 
     @cached_property
     def wiring(self) -> Wiring:
-        return wiring(self)
+        return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.inputs, self.gradient)
 
     def prepare(self) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
@@ -193,52 +227,65 @@ class Plan:
         else:
             _ = self.plain, self.plain_places
 
+    def note_clipped(
+        self, counted: ClipCount, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1
+    ) -> ClipCount:
+        """Remember how often the gradient of a call is clipped; padding does not count among the pairs."""
+        named = zip(self.loop.inputs, values, strict=True)
+        past = next((value for port, value in named if port.role is Role.PAST), None)
+        pairs = length * batch if past is None else (~past).sum()
+        self.clipped = Clipped(counted, pairs * sweeps)
+        return counted
+
+    # ---- gradients of gradients
+
     @cached_property
     def recording(self) -> Plan:
-        """The same loop with the states each step finds as outputs behind its own: for gradients of gradients."""
+        """The same Loop with the states before each step as outputs behind its own: for gradients of gradients."""
         draft = Draft(self.parted)
         taken = {port.name for port, _ in draft.outputs}
         for port, node in list(draft.inputs):
             if port.kind == "state":
-                name = _free(f"before.{port.name}", taken)
-                draft.outputs.append((Port("sequence", name, port.shape, port.dtype, port.device), node))
-        return Plan(draft.close(), self.wanted, self.rewrite, self.engine)
+                name = _free_name(f"before.{port.name}", taken)
+                before = Port("sequence", name, port.shape, port.dtype, port.device, role=Role.STATE_BEFORE, of=port)
+                draft.outputs.append((before, node))
+        return Plan(draft.close(), self.wanted, self.method, self.target)
 
     @cached_property
     def differentiable_gradient(self) -> Loop:
-        """The backward loop of operators that have derivatives themselves."""
-        return prune(self.rewrite(differentiate(self.parted, self.wanted, again=True)), self.leaving)
+        """The backward Loop of operators that have derivatives themselves."""
+        return self.pipeline.backward(self.parted, again=True)
 
     @cached_property
     def again(self) -> dict[tuple[bool, ...], Plan]:
-        """Plans of the backward loop as a loop of its own, by the gradients asked of it."""
+        """Plans of the backward Loop as a Loop of its own, by the gradients asked of it."""
         return {}
 
     def pure_backward(self, needs: Callable[[Port], bool]) -> Plan:
-        """The backward loop, to be differentiated again; its inputs in the order of `differentiable_gradient`."""
+        """The backward Loop, to be differentiated again; its inputs in the order of `differentiable_gradient`."""
         loop = self.differentiable_gradient
         wanted = tuple(needs(port) for port in loop.inputs)
         if wanted not in self.again:
-            self.again[wanted] = Plan(_told_apart(loop), wanted, engine=self.engine)
+            self.again[wanted] = Plan(_with_distinct_names(loop), wanted, target=self.target)
         return self.again[wanted]
 
 
-def _told_apart(loop: Loop) -> Loop:
-    """A loop whose gradient has no two inputs of one name.
+def _with_distinct_names(loop: Loop) -> Loop:
+    """A Loop whose gradient has no two inputs of one name.
 
-    The gradient of a total `w` arrives as the invariant `grad.w`; from an order below there may be one already.
+    The gradient of a total `w` comes in as the invariant `grad.w`; from an order below there may be one already.
     """
-    arriving = {f"grad.{port.name}" for port in loop.outputs if port.kind == "total"}
-    taken = arriving | {port.name for port in loop.inputs}
+    incoming = {f"grad.{port.name}" for port in loop.outputs if port.kind == "total"}
+    taken = incoming | {port.name for port in loop.inputs}
     inputs = []
     for port in loop.inputs:
-        if port.kind == "invariant" and port.name in arriving:
-            port = replace(port, name=_free(port.name, taken))
+        if port.kind == "invariant" and port.name in incoming:
+            port = replace(port, name=_free_name(port.name, taken))
         inputs.append(port)
     return loop.replace(inputs=tuple(inputs))
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free_name(name: str, taken: set[str]) -> str:
     """The name, or one like it that an order of derivatives below has not taken; it is taken now."""
     while name in taken:
         name = f"below.{name}"

@@ -1,39 +1,47 @@
-"""`Wiring`: where each sweep of a plan finds its inputs, as numbers, so that a call looks nothing up by name.
-
-Knows the names that rewrites give to what passes between the sweeps; runs nothing.
-"""
+"""`Wiring`: where each sweep of a plan finds its inputs, as indices, so that a call looks nothing up by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import Any
 
 from torch import Tensor
 
-from leporello.loop.port import Port
-from leporello.rewrite.clip import CLIPPED
+from leporello.loop.loop import Loop
+from leporello.loop.port import Port, Role
+from leporello.rewrite.save import Saved
 
-if TYPE_CHECKING:
-    from leporello.engine.plan import Plan
-
-WEIGHT = ("sequence", "call.weight")  # as the rewrite `weigh` names it
 Key = tuple[str, str]  # kind and name of a port
-VALUES, OUTPUTS, BEFORES, KEPT, GRADIENTS, CONSTANTS, WEIGHTS = range(7)
-Source = tuple[int, int]  # one of these pools, and a place in it
+
+
+class Pool(IntEnum):
+    """Where a sweep's input comes from: tensors of one of these lists."""
+
+    VALUES = 0  # of the call, in the order of the Loop's inputs
+    OUTPUTS = 1  # of the forward sweep
+    BEFORES = 2  # states before each step
+    KEPT = 3  # what the forward sweep hands over
+    GRADIENTS = 4  # of the Loop's outputs
+    CONSTANTS = 5  # of the backward Loop
+    WEIGHTS = 6  # of what each step passes back
+
+
+Source = tuple[int, int]  # a pool, and an index into it
 
 
 @dataclass(frozen=True)
 class Wiring:
     """Of one plan that is differentiated.
 
-    forward    for each input of the forward sweep its place among the call's values
-    kept       for each sequence that is handed over: among values, outputs of the forward sweep, or states before
-    backward   for each input of the backward sweep: among values, kept, gradients, constants, weights
-    results    for each of the call's values the place of its gradient among the backward sweep's outputs, or None
-    heard      outputs whose gradient the backward sweep reads
-    fixed      outputs that have no gradient
-    clipped    the place of the count of clipped gradients among the backward sweep's outputs, or None
+    forward     for each input of the forward sweep its index among the call's values
+    kept        for each sequence that is handed over: among values, outputs of the forward sweep, or states before
+    backward    for each input of the backward sweep: among values, kept, gradients, constants, weights
+    results     for each of the call's values the index of its gradient among the backward sweep's outputs, or None
+    incoming    outputs whose gradient the backward sweep reads, with their ports
+    fixed       outputs that have no gradient
+    clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
     """
 
     forward: tuple[int, ...]
@@ -41,70 +49,92 @@ class Wiring:
     backward: tuple[Source, ...]
     constants: tuple[Tensor, ...]
     results: tuple[int | None, ...]
-    heard: tuple[tuple[int, Port], ...]
+    incoming: tuple[tuple[int, Port], ...]
     fixed: tuple[int, ...]
-    clipped: int | None
+    clip_count: int | None
 
 
-def forward_places(inputs: Sequence[Key], ports: Sequence[Port]) -> tuple[int, ...]:
-    """For each input of a sweep its place among the values of a loop."""
-    places: dict[Key, int] = {(port.kind, port.name): index for index, port in enumerate(ports)}
-    return tuple(places[key] for key in inputs)
+def places_of(inputs: Sequence[Port], ports: Sequence[Port]) -> tuple[int, ...]:
+    """For each input of a sweep its index among the inputs of a Loop."""
+    places = {port.key: index for index, port in enumerate(ports)}
+    return tuple(places[port.key] for port in inputs)
 
 
-def wiring(plan: Plan) -> Wiring:
-    """The wiring of a plan."""
-    values = {(port.kind, port.name): index for index, port in enumerate(plan.loop.inputs)}
-    outputs = {(port.kind, port.name): index for index, port in enumerate(plan.forward.loop.outputs)}
-    befores = {name: index for index, name in enumerate(plan.saved.befores)}
-    names, kept = [], []
-    for port in plan.saved.backward.inputs:
-        if port.kind != "sequence" or port.name.startswith("grad.") or (port.kind, port.name) == WEIGHT:
-            continue
-        prefix, _, name = port.name.partition(".")
-        if prefix == "before":
-            kept.append((BEFORES, befores[name]))
-        elif prefix in ("input", "draw"):
-            kept.append((VALUES, values["sequence" if prefix == "input" else "draw", name]))
-        else:
-            kept.append((OUTPUTS, outputs["sequence", name if prefix == "output" else port.name]))
-        names.append(port.name)
-    gradients = {arriving(port): index for index, port in enumerate(plan.loop.outputs) if floats(port)}
-    constants = list(plan.gradient.constants.items())
-    sources: dict[Key, Source] = {("invariant", name): (CONSTANTS, index) for index, (name, _) in enumerate(constants)}
-    sources |= {key: (GRADIENTS, index) for key, index in gradients.items()}
-    sources |= {("sequence", name): (KEPT, index) for index, name in enumerate(names)}
-    sources |= {key: (VALUES, index) for key, index in values.items() if key[0] == "invariant"}
-    sources[WEIGHT] = (WEIGHTS, 0)
-    backward = tuple(sources[key] for key in plan.backward.inputs)
-    heard = {place for pool, place in backward if pool == GRADIENTS}
-    made = {(port.kind, port.name): index for index, port in enumerate(plan.backward.loop.outputs)}
+def wiring_of(
+    loop: Loop,
+    wanted: Sequence[bool],
+    saved: Saved,
+    forward_inputs: Sequence[Port],
+    backward_inputs: Sequence[Port],
+    gradient: Loop,
+) -> Wiring:
+    """The wiring of a plan's sweeps.
+
+    loop, wanted    of the plan
+    saved           the pair of Loops that is run, with what passes between them
+    gradient        the backward Loop before that was decided: it has the constants
+    """
+    values = {port.key: index for index, port in enumerate(loop.inputs)}
+    outputs = {port.key: index for index, port in enumerate(saved.forward.outputs)}
+    befores = {name: index for index, name in enumerate(saved.befores)}
+    constants = list(gradient.constants.items())
+    sources: dict[Key, Source] = {
+        ("invariant", name): (Pool.CONSTANTS, index) for index, (name, _) in enumerate(constants)
+    }
+    sources |= {incoming_key(port): (Pool.GRADIENTS, i) for i, port in enumerate(loop.outputs) if port.is_floating}
+    kept: list[Source] = []
+    for port in saved.backward.inputs:
+        handed = _handed_over(port, values, outputs, befores)
+        if handed is not None:
+            sources[port.key] = (Pool.KEPT, len(kept))
+            kept.append(handed)
+        elif port.role is Role.WEIGHT:
+            sources[port.key] = (Pool.WEIGHTS, 0)
+    sources |= {key: (Pool.VALUES, index) for key, index in values.items() if key[0] == "invariant"}
+    backward = tuple(sources[port.key] for port in backward_inputs)
+    incoming = {index for pool, index in backward if pool == Pool.GRADIENTS}
+    made = {port.key: index for index, port in enumerate(saved.backward.outputs)}
     return Wiring(
-        forward=forward_places(plan.forward.inputs, plan.loop.inputs),
+        forward=places_of(forward_inputs, loop.inputs),
         kept=tuple(kept),
         backward=backward,
         constants=tuple(value for _, value in constants),
         results=tuple(
-            made.get(("total" if port.kind == "invariant" else port.kind, port.name)) if wanted else None
-            for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)
+            made.get(gradient_key(port)) if asked else None for port, asked in zip(loop.inputs, wanted, strict=True)
         ),
-        heard=tuple((index, plan.loop.outputs[index]) for index in sorted(heard)),
-        fixed=tuple(index for index, port in enumerate(plan.loop.outputs) if not floats(port)),
-        clipped=made.get(("total", CLIPPED)),
+        incoming=tuple((index, loop.outputs[index]) for index in sorted(incoming)),
+        fixed=tuple(index for index, port in enumerate(loop.outputs) if not port.is_floating),
+        clip_count=next((i for i, port in enumerate(saved.backward.outputs) if port.role is Role.CLIP_COUNT), None),
     )
 
 
-def floats(port: Port) -> bool:
-    return port.dtype.is_floating_point or port.dtype.is_complex
+def _handed_over(port: Port, values: dict[Key, int], outputs: dict[Key, int], befores: dict[str, int]) -> Source | None:
+    """Where an input of the backward Loop comes from that the forward sweep hands over; None for other inputs."""
+    if port.role is Role.SAVED:
+        return (Pool.OUTPUTS, outputs[port.key])
+    if port.of is None:
+        return None
+    if port.role is Role.STATE_BEFORE:
+        return (Pool.BEFORES, befores[port.of.name])
+    if port.role in (Role.FORWARD_INPUT, Role.FORWARD_DRAW):
+        return (Pool.VALUES, values[port.of.key])
+    if port.role is Role.FORWARD_OUTPUT:
+        return (Pool.OUTPUTS, outputs[port.of.key])
+    return None
 
 
-def arriving(port: Port) -> Key:
-    """How the backward loop names the gradient of an output."""
+def incoming_key(port: Port) -> Key:
+    """Which input of the backward Loop is the gradient of an output."""
     if port.kind == "state":
         return ("state", port.name)
     return ("sequence" if port.kind == "sequence" else "invariant", f"grad.{port.name}")
 
 
+def gradient_key(port: Port) -> Key:
+    """Which output of the backward Loop is the gradient of an input: an invariant's is a total."""
+    return ("total" if port.kind == "invariant" else port.kind, port.name)
+
+
 def taken(sources: Sequence[Source], pools: Sequence[Sequence[Any]]) -> list[Any]:
-    """What the sources name."""
-    return [pools[pool][place] for pool, place in sources]
+    """The tensors that the sources name."""
+    return [pools[pool][index] for pool, index in sources]

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from leporello.engine import checkpoint
-from leporello.engine.passing import Passing
 from leporello.engine.plan import Plan, Sweep
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError
-from leporello.gradient.backward import Backward
-from leporello.gradient.cost import Work
+from leporello.gradient.through_time import Backward
+from leporello.gradient.work import Work
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,10 +46,10 @@ class Checkpointed(Backward):
 
     def lengths(self, length: int) -> tuple[int, ...]:
         """Of the windows of each level, from the outermost to the innermost."""
-        found = [max(1, round(length ** (self.levels / (self.levels + 1))))] if self.every is None else [self.every]
+        lengths = [max(1, round(length ** (self.levels / (self.levels + 1))))] if self.every is None else [self.every]
         for level in range(self.levels - 1, 0, -1):
-            found.append(max(1, round(found[-1] ** (level / (level + 1)))))
-        return tuple(found)
+            lengths.append(max(1, round(lengths[-1] ** (level / (level + 1)))))
+        return tuple(lengths)
 
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
         time, _, gives = super().cost(work, length, batch)

@@ -1,7 +1,4 @@
-"""`Method`: what a gradient method is asked for. As it stands it is exact back-propagation through time.
-
-Knows backward loops, weights and how a plan is run; knows nothing of cells or calls.
-"""
+"""`Method`: what a gradient method must provide. As it stands it is exact back-propagation through time."""
 
 from __future__ import annotations
 
@@ -10,11 +7,12 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from leporello.engine import bridge
-from leporello.engine.passing import Passing
+from leporello.engine import autograd
 from leporello.engine.plan import Plan, Sweep
-from leporello.gradient.cost import Work
+from leporello.engine.state_gradient import Passing
+from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
+from leporello.rewrite.pipeline import Pass
 
 
 class Method:
@@ -24,7 +22,7 @@ class Method:
 
     backwards      whether it goes back in time: only then inputs and targets get gradients
     random         whether the same call has another gradient each time
-    by_reference   what the engine `reference` does with it, in words
+    by_reference   what the engine `reference` does with it, for `explain`
     """
 
     backwards = True
@@ -37,12 +35,19 @@ class Method:
         return None
 
     def backward(self, loop: Loop) -> Loop:
-        """The backward loop that is run instead of the exact one; it may read the sequence `call.weight`."""
+        """The backward Loop that is run instead of the exact one; the rewrite `weigh` makes it read `weights`."""
         return loop
+
+    def passes(self) -> tuple[Pass, ...]:
+        """What the pipeline does to the backward Loop for this method: `backward`, where the method has one."""
+        if type(self).backward is Method.backward:
+            return ()
+        name = f"{type(self).__name__}.backward"
+        return (Pass("backward", name, "the method's own rewrite", lambda c, loop: self.backward(loop)),)
 
     @property
     def plan_key(self) -> Hashable:
-        """What its plans depend on: methods with the same one share them. Itself, unless it says otherwise."""
+        """The method's part of a plan's cache key: methods with equal ones share plans. By default itself."""
         return self
 
     def crossing(self, length: int) -> list[float]:
@@ -53,7 +58,7 @@ class Method:
         return [1.0] * length
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-        """The same for each row, (length, batch), asked for once a call; None where every weight is 1.
+        """The same for each row, (length, batch), computed once a call; None where every weight is 1.
 
         Rows may differ, and calls may: numbers that are drawn are drawn here.
         """
@@ -61,7 +66,7 @@ class Method:
 
     @property
     def weights_stay(self) -> bool:
-        """Whether weights are the same at every call of one length and batch; then they are asked for once."""
+        """Whether weights are the same at every call of one length and batch; then they are computed once."""
         return False
 
     def groups(self, length: int) -> Tensor | None:
@@ -82,9 +87,9 @@ class Method:
         return [("forward", plan.forward), ("backward", plan.backward)]
 
     def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
-        """What lies in memory between the sweeps, in words; none for what the plan's own forward sweep saves."""
+        """What is kept between the sweeps, in words; nothing where it is what the plan's own forward sweep saves."""
         return []
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
         """Outputs in the order of the plan's loop, differentiable with respect to the values the plan wants."""
-        return bridge.call(plan, values, length, batch, passing)
+        return autograd.call(plan, values, length, batch, passing)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.gradient.backward import Weighed
-from leporello.gradient.cost import Work
+from leporello.gradient.through_time import Weighted
+from leporello.gradient.work import Work
 
 
 @dataclass(frozen=True, repr=False)
-class RandomTruncated(Weighed):
+class RandomTruncated(Weighted):
     """What step t passes back is multiplied by x(t): 0 with probability 1 - p(t), else 1 / p(t). Its mean is 1.
 
         x(t) = bernoulli(p(t)) / p(t)        one draw per step and row, for all leaves of the state

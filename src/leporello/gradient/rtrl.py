@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from leporello.engine.plan import Plan
-from leporello.gradient.cost import Work
-from leporello.gradient.forward import ForwardMethod
+from leporello.engine.target import Target
+from leporello.engine.targets import without_kernels
+from leporello.gradient.forward_in_time import ForwardMethod
+from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
 from leporello.rewrite.influence import carrier, influence, through
 from leporello.rewrite.linearize import Key, Linear, count, key, total
@@ -41,9 +43,9 @@ class RTRL(ForwardMethod):
     def carrying(self, linear: Linear) -> Loop:
         return influence(linear)
 
-    def engine(self, plan: Plan) -> str:
+    def target(self, plan: Plan) -> Target | None:
         """Torch's operators in the place of kernels: a product of matrices for each row is faster there."""
-        return "stepwise" if plan.engine == "cpu" else plan.engine
+        return without_kernels() if plan.target is not None and plan.target.kernels else plan.target
 
     def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
         """No influence yet; that of the initial state on itself is the identity."""

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from leporello.errors import ArgumentError
-from leporello.gradient.backward import Weighed
-from leporello.gradient.cost import Work
+from leporello.gradient.through_time import Weighted
+from leporello.gradient.work import Work
 
 
 @dataclass(frozen=True, repr=False)
-class Truncated(Weighed):
+class Truncated(Weighted):
     """After every `every` steps, the losses of those steps are carried back through the last `steps` steps.
 
         for t in range(length):                      # every = steps, the default: windows side by side

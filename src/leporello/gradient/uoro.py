@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leporello.gradient.cost import Work
-from leporello.gradient.forward import ForwardMethod
+from leporello.gradient.forward_in_time import ForwardMethod
+from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
 from leporello.rewrite.linearize import Key, Linear, key, total
 from leporello.rewrite.rank_one import TANGENT, rank_one, through, trace

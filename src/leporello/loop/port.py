@@ -66,6 +66,8 @@ class Port:
     rows          whether it has the row axis in front (a total without it is summed over rows too)
     shape         the sizes of the other axes
     distribution  of a draw: "uniform" on [0, 1) or "normal"
+    of            the port that this one belongs to, of this Loop or of the one it was derived from: for an incoming
+                  gradient the output, for a forward value that a backward Loop reads the forward port
     role          what it is for. By default the role that belongs to the kind; such a default follows the kind when
                   `dataclasses.replace` changes it, any other role stays. A Loop makes INPUT and OUTPUT fit its sides
     """
@@ -78,6 +80,7 @@ class Port:
     rows: bool = True
     distribution: str | None = None
     role: Role = Role.INPUT
+    of: Port | None = None
 
     def __post_init__(self) -> None:
         if self.has_default_role and not (self.kind == "sequence" and self.role is Role.OUTPUT):
@@ -87,6 +90,20 @@ class Port:
     def has_default_role(self) -> bool:
         """Whether the role follows from the kind, and from the side of the Loop the port is on."""
         return self.role in _DEFAULT_ROLES
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Kind and name: no two inputs of a Loop have the same, and no two outputs."""
+        return (self.kind, self.name)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether its values can have gradients."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+    def reads_forward(self, role: Role) -> bool:
+        """Whether this is the input of a backward Loop that reads the forward Loop's sequence of that role."""
+        return self.role is Role.FORWARD_INPUT and self.of is not None and self.of.role is role
 
     def __str__(self) -> str:
         sizes = ", ".join(["rows"] * self.rows + [str(n) for n in self.shape])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +43,9 @@ def text_of(loop: Loop) -> str:
 
 
 def _role_text(port: Port) -> str:
-    return "" if port.has_default_role else f" as {port.role.value}"
+    """The role of a port, where it is not the default one of its kind, and the port it belongs to."""
+    role = "" if port.has_default_role else f" as {port.role.value}"
+    return role if port.of is None else f"{role} of {port.of.kind} {port.of.name!r}{_role_text(port.of)}"
 
 
 def _target_text(target: Any) -> str:
@@ -85,15 +88,17 @@ def _rows_text(size: Any) -> str:
     return text
 
 
+_ROLE = r"(?P<role>(?: as \w+)?(?: of \w+ (?:'.*?'|\".*?\")(?: as \w+)?)*)"
 _HEAD = re.compile(r"loop (?P<name>.*?)(?P<reverse>, time reversed)?$")
 _INPUT = re.compile(
     r"  (?P<kind>sequence|invariant|constant|state|draw uniform|draw normal) +(?P<node>\w+) = (?P<name>'.*?'|\".*?\") "
-    r"(?P<dtype>\w+) \[(?P<sizes>[^\]]*)\](?: as (?P<role>\w+))?(?: on (?P<device>[\w:]+))?(?: = (?P<value>.*))?$"
+    r"(?P<dtype>\w+) \[(?P<sizes>[^\]]*)\]" + _ROLE + r"(?: on (?P<device>[\w:]+))?(?: = (?P<value>.*))?$"
 )
 _OPERATOR = re.compile(r"  (?P<node>\w+) = (?P<target>[\w.]+)\((?P<arguments>.*)\)  # .*$")
 _OUTPUT = re.compile(
     r"  (?P<kind>next state|output (?:sequence|total|final)) (?P<name>'.*?'|\".*?\")(?P<rows> per row)?"
-    r"(?: as (?P<role>\w+))? = (?P<node>\w+)$"
+    + _ROLE
+    + r" = (?P<node>\w+)$"
 )
 
 
@@ -148,8 +153,8 @@ class _Reader:
             device,
             rows,
             distribution or None,
-            _role(match),
         )
+        port = _with_role(port, match["role"])
         node = self.graph.create_node("placeholder", match["node"], name=match["node"])
         node.meta.update(val=self.family.tensor(port.shape, dtype, device, rows=rows), label=name)
         self.nodes[match["node"]] = node
@@ -186,7 +191,8 @@ class _Reader:
         rows = kind != "total" or match["rows"] is not None
         shape = tuple(value.shape[1:] if rows else value.shape)
         name = ast.literal_eval(match["name"])
-        self.outputs.append((Port(kind, name, shape, value.dtype, value.device, rows, role=_role(match)), node))
+        port = Port(kind, name, shape, value.dtype, value.device, rows)
+        self.outputs.append((_with_role(port, match["role"]), node))
 
     def loop(self, name: str, *, reverse: bool) -> Loop:
         self.graph.output(tuple(node for _, node in self.outputs))
@@ -202,9 +208,17 @@ class _Reader:
         )
 
 
-def _role(match: re.Match[str]) -> Role:
-    """The role a line names; without one, the port's kind decides."""
-    return Role(match["role"]) if match["role"] else Role.INPUT
+def _with_role(port: Port, text: str) -> Port:
+    """A port with what `_role_text` says of it; the port it belongs to has its shape and dtype."""
+    role = re.match(r" as (\w+)", text)
+    if role is not None:
+        port, text = replace(port, role=Role(role[1])), text[role.end() :]
+    of = re.match(r" of (\w+) ('.*?'|\".*?\")", text)
+    if of is not None:
+        kind: Any = of[1]
+        plain = Port(kind, ast.literal_eval(of[2]), port.shape, port.dtype, port.device, port.rows)
+        port = replace(port, of=_with_role(plain, text[of.end() :]))
+    return port
 
 
 def _target(text: str) -> Any:

@@ -14,15 +14,18 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.plan_cache import keep, prepared
-from leporello.engine import bridge
+from leporello.call.values import Extra
+from leporello.engine import autograd
 from leporello.errors import ArgumentError
-from leporello.gradient.full import Full
+from leporello.gradient.through_time import Full
 from leporello.loop.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.loop.loop import Loop
+from leporello.loop.port import Role
 from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P, sample
-from leporello.rewrite.tabulate import LARGEST, tabulate
+from leporello.rewrite.pipeline import Context, Pipeline
+from leporello.rewrite.sample import TOKEN
+from leporello.rewrite.tabulate import LARGEST
 
 MAX_NOISE_NUMBERS = 1 << 22  # drawn at a time
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -178,12 +181,12 @@ class Choosing:
             "top_p": not greedy and self.top_p is not None and self.top_p < 1,
         }
 
-    def values(self, dtype: torch.dtype, device: torch.device) -> dict[tuple[str, str], Tensor]:
+    def values(self, dtype: torch.dtype, device: torch.device) -> Extra:
         """The numbers as invariants of a sampled loop."""
-        options = {TEMPERATURE: self.temperature, TOP_K: self.top_k, TOP_P: self.top_p}
+        options = {Role.TEMPERATURE: self.temperature, Role.TOP_K: self.top_k, Role.TOP_P: self.top_p}
         return {
-            ("invariant", name): torch.tensor(float(value), dtype=dtype, device=device)
-            for name, value in options.items()
+            (role, None): torch.tensor(float(value), dtype=dtype, device=device)
+            for role, value in options.items()
             if value is not None
         }
 
@@ -219,19 +222,19 @@ class Sampler:
         """
         plan, batch = self.cached.plan, call.batch
         leaves = [leaf.detach() for _, leaf in call.states]
-        noise = next((port for port in plan.loop.inputs if port.name == NOISE), None)
+        noise = next((port for port in plan.loop.inputs if port.role is Role.NOISE), None)
         dtype = torch.float32 if noise is None else noise.dtype
         extra = choosing.values(dtype, call.device)
         window = steps if noise is None else max(1, MAX_NOISE_NUMBERS // (batch * self.size))
         columns: dict[str, list[Tensor]] = {"token": [], "surprise": []}
         for start in range(0, steps, window):
             length = min(window, steps - start)
-            extra["state", TOKEN] = token
+            extra[Role.TOKEN, None] = token
             if noise is not None:
-                extra["sequence", NOISE] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
+                extra[Role.NOISE, None] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
             with CELL_LOCK:
                 values = self.cached.gather((), leaves, extra, None, length, batch)
-            results = zip(plan.loop.outputs, bridge.call(plan, values, length, batch), strict=True)
+            results = zip(plan.loop.outputs, autograd.call(plan, values, length, batch), strict=True)
             named = {(port.kind, port.name): value for port, value in results}
             _refuse_not_finite(named["sequence", "token"], start, plan.loop)
             for name, column in columns.items():
@@ -268,9 +271,15 @@ def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, sur
     if cached is None or not cached.unchanged():
         if cached is None:
             leaf = _feedback_leaf(net, loop, size) if forced else None
-            sampled = sample(loop, **structure, surprises=surprises, leaf=leaf)
-            sampled = tabulate(sampled, numbers=size, rows=LARGEST if often else 0)
-            plan, _ = prepared(sampled, (False,) * len(sampled.inputs), Full(), net.engine, net.cell)
+            pipeline = Pipeline(
+                Context(
+                    sampled={**structure, "surprises": surprises, "leaf": leaf},
+                    table={"numbers": size, "rows": LARGEST if often else 0},
+                )
+            )
+            sampled = pipeline.call(loop)
+            wanted = (False,) * len(sampled.inputs)
+            plan, _ = prepared(sampled, wanted, Full(), net.engine, net.cell, pipeline.records)
         else:
             plan = cached.plan
         cached = CachedCall(key, net.cell, call, plan, Full())

@@ -22,8 +22,7 @@ from leporello.call.signature import autocast_mode, signature
 from leporello.call.values import values_of
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
-from leporello.gradient.carried import Carried
-from leporello.gradient.forward import ForwardMethod, plainly
+from leporello.gradient.forward_in_time import CarryingLoop, ForwardMethod, without_gradients
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
@@ -81,7 +80,7 @@ class _Step:
     """
 
     cached: CachedCall
-    carried: Carried
+    carried: CarryingLoop
     batch: int
     learned: list[bool]
 
@@ -110,7 +109,7 @@ class Online:
         with torch.enable_grad():
             step, values = self._ready(x)
             plan, batch = step.cached.plan, step.batch
-            outputs, state = step.cached.in_trees(plainly(plan, values, 1, batch))
+            outputs, state = step.cached.in_trees(without_gradients(plan, values, 1, batch))
             output = map_tensors(lambda leaf: _as_leaf(leaf.squeeze(0)), outputs)
             self.loss = self._loss_of(output, target)
             inputs = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self._carried

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
-from leporello.engine.crossing import clipped, heard
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing, requiring_gradient, with_clipped_gradient
 from leporello.loop.cell import Cell
 from leporello.loop.draws import replay
 from leporello.loop.state import Tree, leaves_of, map_leaves
@@ -48,7 +47,7 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
         if weights is not None:
             state = map_leaves(lambda value: _weighted(value, weights[time]), state)  # noqa: B023
         if passing.limit is not None:
-            state = map_leaves(lambda value: heard(value) if isinstance(value, Tensor) else value, state)
+            state = map_leaves(lambda value: requiring_gradient(value) if isinstance(value, Tensor) else value, state)
         before = state
         x = map_leaves(lambda value: value[time] if isinstance(value, Tensor) else value, call.inputs)  # noqa: B023
         past = None if call.lengths is None else time >= call.lengths
@@ -67,7 +66,7 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             state = _chosen(past, before, state)
         if passing.limit is not None:
             leaves, spec = pytree.tree_flatten(state)
-            state = pytree.tree_unflatten(clipped(leaves, passing.limit, past, None), spec)
+            state = pytree.tree_unflatten(with_clipped_gradient(leaves, passing.limit, past, None), spec)
         outputs.append(output)
     return _stacked(outputs), state
 

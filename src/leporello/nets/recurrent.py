@@ -20,10 +20,10 @@ from leporello.call.plan_cache import PlanCache, detached_for, rewritten
 from leporello.call.signature import signature
 from leporello.call.values import values_of
 from leporello.engine.choice import refuse_unknown
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, MissingState
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
@@ -185,7 +185,7 @@ class Recurrent(nn.Module):
     def clipped(self) -> float | None:
         """The share of (step, row) pairs at which `clip_state` acted in the last gradient that went back; else None."""
         recent = self._plan_cache.recent
-        return None if recent is None or recent.plan.acted is None else recent.plan.acted.share
+        return None if recent is None or recent.plan.clipped is None else recent.plan.clipped.share
 
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None

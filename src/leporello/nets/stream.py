@@ -13,11 +13,10 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import map_tensors
 from leporello.call.values import passing_of
-from leporello.engine.passing import Passing
+from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, StateMismatch
-from leporello.gradient.backward import Weighed
-from leporello.gradient.full import Full
 from leporello.gradient.method import Method
+from leporello.gradient.through_time import Full, Weighted
 from leporello.loop.state import Tree, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 
@@ -122,10 +121,10 @@ def _detached(leaf: Tensor, counts: Tensor) -> Tensor:
 
 def _burning(method: Method) -> Method:
     """The method that is run instead: one with weights, by which burn-in cuts the gradient."""
-    if isinstance(method, Weighed):
+    if isinstance(method, Weighted):
         return method
     if type(method) is Full:
-        return Weighed(clip_state=method.clip_state)
+        return Weighted(clip_state=method.clip_state)
     raise ArgumentError(
         f"the argument 'burn_in' does not go with the gradient method {method!r}.",
         expected="lp.Full(), lp.Truncated() or lp.RandomTruncated()",

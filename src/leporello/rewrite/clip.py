@@ -1,9 +1,9 @@
 """The rewrite `clip`: a backward Loop in which the gradient of a row's state has a largest norm.
 
-It is clipped as it arrives at a step. The norm is over all leaves of the state; where it is larger than the limit, all
-are made smaller alike. Past a row's end nothing is clipped: there the gradient of the final state is only carried to
-the end; that of a leaf which is a mere shift comes to the end as an input of its own, and is clipped with the others.
-Knows backward Loops, and what `mask` has added to the forward one.
+It is clipped as it comes to a step. The norm is over all leaves of the state; where it is larger than the limit, all
+are made smaller by the same factor. Past a row's end nothing is clipped: there the gradient of the final state is only
+carried to the end. That of a leaf which is a mere shift comes to the end as an input of its own (see `mask`), and is
+clipped with the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from torch import fx
 
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 aten = torch.ops.aten
-CLIPPED = "call.clipped"  # the total: pairs of step and row at which it acted
 
 
 def clip(loop: Loop, limit: float) -> Loop:
@@ -25,7 +24,7 @@ def clip(loop: Loop, limit: float) -> Loop:
     states = [(port, node) for port, node in draft.inputs if port.kind == "state"]
     if not states:
         return loop
-    past = next((node for port, node in draft.inputs if port.name == "input.call.past"), None)
+    past = next((node for port, node in draft.inputs if port.reads_forward(Role.PAST)), None)
     users = {node: list(node.users) for _, node in draft.inputs}
     kind = max((port.dtype.to_real() for port, _ in states), key=lambda dtype: torch.finfo(dtype).bits)
     with draft.after_inputs():
@@ -45,16 +44,18 @@ def clip(loop: Loop, limit: float) -> Loop:
             clipped = draft.call(aten.where.self, draft.spread(acts, node), smaller, whole)
             for user in users[node]:
                 user.replace_input_with(node, clipped)
-            draft.outputs = [(out, clipped if found is node else found) for out, found in draft.outputs]
+            draft.outputs = [(out, clipped if result is node else result) for out, result in draft.outputs]
         count = draft.call(aten.sum.dim_IntList, draft.call(aten._to_copy.default, acts, dtype=kind), [0])
-    draft.outputs.append((Port("total", CLIPPED, (), kind, states[0][0].device, rows=False), count))
+    draft.outputs.append(
+        (Port("total", "call.clipped", (), kind, states[0][0].device, rows=False, role=Role.CLIP_COUNT), count)
+    )
     return draft.close()
 
 
 def _arriving(draft: Draft, name: str, node: fx.Node, users: dict[fx.Node, list[fx.Node]]) -> fx.Node:
     """The gradient of one leaf as it arrives, with what comes to a row's end on another way."""
-    inputs = {port.name: node for port, node in draft.inputs}
-    final, elsewhere = inputs.get(f"grad.call.final.{name}"), inputs.get("input.call.elsewhere")
+    final = next((node for port, node in draft.inputs if _is_gradient_of_final(port, name)), None)
+    elsewhere = next((node for port, node in draft.inputs if port.reads_forward(Role.ELSEWHERE)), None)
     if final is None or elsewhere is None:
         return node
     nothing = draft.call(aten.zeros_like.default, final)
@@ -62,6 +63,14 @@ def _arriving(draft: Draft, name: str, node: fx.Node, users: dict[fx.Node, list[
         user.replace_input_with(final, nothing)
     own = draft.call(aten.masked_fill.Scalar, final, draft.spread(elsewhere, node), 0)
     return draft.call(aten.add.Tensor, node, own)
+
+
+def _is_gradient_of_final(port: Port, state: str) -> bool:
+    """Whether it is the incoming gradient of a state's value at the row's end."""
+    final = port.of
+    if port.role is not Role.GRADIENT or final is None or final.role is not Role.FINAL_STATE:
+        return False
+    return final.of is not None and final.of.name == state
 
 
 def _square(draft: Draft, states: list[fx.Node], kind: torch.dtype) -> fx.Node:

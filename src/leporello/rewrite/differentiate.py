@@ -22,7 +22,7 @@ from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Kind, Port, Role
 
 aten = torch.ops.aten
 
@@ -42,39 +42,42 @@ def differentiate(
     """
     wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
     given = _differentiable(loop.outputs) if given is None else list(given)
-    carried = [port.kind == "state" and _floats(port) for port in loop.inputs]
+    carried = [port.kind == "state" and port.is_floating for port in loop.inputs]
     asked = [w or c for w, c in zip(wanted, carried, strict=True)]
     reads = [_forward_port(port) for port in loop.inputs]
     gradients = [
-        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and _floats(port)
+        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and port.is_floating
     ]
-    arriving = [there and _floats(port) for port, there in zip(loop.outputs, given, strict=True)]
+    arriving = [there and port.is_floating for port, there in zip(loop.outputs, given, strict=True)]
     graph, present = _traced(loop, asked, arriving, [*reads, *gradients], again)
     return _backward(loop, graph, present, asked, (*reads, *gradients))
 
 
-def _floats(port: Port) -> bool:
-    return port.dtype.is_floating_point or port.dtype.is_complex
-
-
 def _differentiable(ports: Sequence[Port]) -> list[bool]:
-    return [_floats(port) and port.kind != "draw" for port in ports]
+    return [port.is_floating and port.kind != "draw" for port in ports]
 
 
-_PREFIX = {"sequence": "input.", "draw": "draw.", "state": "before.", "invariant": ""}
+_FORWARD: dict[str, tuple[Role, str]] = {  # by kind of a forward input: its role in the backward Loop, and its name
+    "sequence": (Role.FORWARD_INPUT, "input."),
+    "draw": (Role.FORWARD_DRAW, "draw."),
+    "state": (Role.STATE_BEFORE, "before."),
+}
 
 
 def _forward_port(port: Port) -> Port:
-    """A forward input as the backward Loop reads it: states as the sequence of what each step found."""
-    kind: Any = "invariant" if port.kind == "invariant" else "sequence"
-    return replace(port, kind=kind, name=_PREFIX[port.kind] + port.name, distribution=None)
+    """A forward input as the backward Loop reads it: states as the sequence of the states before each step."""
+    if port.kind == "invariant":
+        return port
+    role, prefix = _FORWARD[port.kind]
+    return replace(port, kind="sequence", name=prefix + port.name, distribution=None, role=role, of=port)
 
 
 def _gradient_port(port: Port) -> Port:
+    """The incoming gradient of an output; a state's gradient is a state."""
     if port.kind == "state":
         return port
-    kind: Any = "sequence" if port.kind == "sequence" else "invariant"
-    return replace(port, kind=kind, name=f"grad.{port.name}")
+    kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
+    return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
 def _traced(
@@ -144,7 +147,7 @@ def _backward(
         if wanted and next(there):
             outputs.append((_result_port(port), next(found)))
         elif port.kind == "state" and wanted:
-            outputs.append((port, _zeros(graph, loop, port)))
+            outputs.append((_result_port(port), _zeros(graph, loop, port)))
     constant_ports = [
         Port("invariant", name, tuple(value.shape), value.dtype, value.device, rows=False)
         for name, value in constants.items()
@@ -176,9 +179,10 @@ def _free(name: str, taken: Container[str]) -> str:
 
 
 def _result_port(port: Port) -> Port:
-    if port.kind == "invariant":
-        return replace(port, kind="total")
-    return port
+    """The gradient of an input, under its name: a total for an invariant."""
+    kind: Kind = "total" if port.kind == "invariant" else port.kind
+    role = {"total": Role.TOTAL, "sequence": Role.OUTPUT}.get(kind, port.role)
+    return replace(port, kind=kind, role=role, of=port)
 
 
 def _zeros(graph: fx.Graph, loop: Loop, port: Port) -> fx.Node:

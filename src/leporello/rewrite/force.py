@@ -11,7 +11,7 @@ import torch
 
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 aten = torch.ops.aten
 
@@ -20,9 +20,9 @@ def force(loop: Loop, leaf: str, *, always: bool) -> Loop:
     """Add the sequence `call.target` and, unless always forced, the boolean sequence `call.coin`."""
     draft = Draft(loop)
     port = next(port for port in loop.inputs if (port.kind, port.name) == ("state", leaf))
-    handed_on = draft.add_input(replace(port, kind="sequence", name="call.target"))
+    handed_on = draft.add_input(replace(port, kind="sequence", name="call.target", role=Role.TARGET, of=port))
     if not always:
-        coin = draft.add_input(Port("sequence", "call.coin", (), torch.bool, port.device))
+        coin = draft.add_input(Port("sequence", "call.coin", (), torch.bool, port.device, role=Role.COIN))
         free = draft.output("state", leaf)
         handed_on = draft.call(aten.where.self, draft.spread(coin, free), handed_on, free)
     draft.set_output("state", leaf, handed_on)

@@ -15,8 +15,8 @@ from torch import fx
 
 from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import clean_row_axis
-from leporello.loop.port import Port
-from leporello.rewrite.save import SAVED, Saved
+from leporello.loop.port import Port, Role
+from leporello.rewrite.save import Saved
 
 aten = torch.ops.aten
 
@@ -40,7 +40,7 @@ def join(saved: Saved, parted: Callable[[fx.Node], bool] = lambda node: True) ->
     for number, group in enumerate(groups):
         joined = first.call(aten.cat.default, [node for _, node in group], 1)
         width = sum(port.shape[0] for port, _ in group)
-        whole = replace(group[0][0], name=f"{SAVED}joined{number}", shape=(width,))
+        whole = replace(group[0][0], name=f"call.saved.joined{number}", shape=(width,))
         first.outputs = [pair for pair in first.outputs if pair not in group] + [(whole, joined)]
         row, begin = second.add_input(whole), 0
         for port, _ in group:
@@ -59,4 +59,4 @@ def join(saved: Saved, parted: Callable[[fx.Node], bool] = lambda node: True) ->
 def _is_row(port: Port, node: fx.Node) -> bool:
     """Whether a value was kept for the backward sweep alone and is one row of numbers."""
     rows_first = clean_row_axis(node.meta["val"]) == 0 and node.op != "placeholder"
-    return port.name.startswith(SAVED) and len(port.shape) == 1 and rows_first
+    return port.role is Role.SAVED and len(port.shape) == 1 and rows_first

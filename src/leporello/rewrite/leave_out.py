@@ -1,7 +1,7 @@
 """The rewrite `leave_out`: sums over rows in the gradient of a masked Loop leave out the rows past their end.
 
-Nothing arrives there: a masked Loop gives zeros out past a row's end and holds its states, so what is summed is zero,
-and what stood in the padding need not be cleaned for it. Knows gradients of `mask`; knows nothing of how sums are made.
+A masked Loop gives out zeros past a row's end and holds its states, so what is summed there is zero anyway; and what
+stands in the padding need not be cleaned for a sum that does not read it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import clean_row_axis, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.port import Role
 from leporello.loop.value_classes import is_view
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
-PAST = "input.call.past"
 
 
 def summed(first: Tensor, second: Tensor | None, past: Tensor) -> Tensor:
@@ -33,10 +33,10 @@ def leave_out(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
 
     keep   states whose last value is wanted
     """
-    if not any(port.name == PAST for port in backward.inputs):
-        return backward
     draft = Draft(backward)
-    past = draft.input("sequence", PAST)
+    past = next((node for port, node in draft.inputs if port.reads_forward(Role.PAST)), None)
+    if past is None:
+        return backward
     for node in list(draft.graph.nodes):
         pair = summed_pair(node)
         if pair is not None:

@@ -20,7 +20,7 @@ from leporello.errors import RowsMeet, UntraceableStep
 from leporello.loop.graph import placeholders, stop
 from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Kind, Port, Role
 from leporello.rewrite.every_batch import NotForEveryBatch, every_batch
 from leporello.rewrite.prune import prune
 
@@ -187,13 +187,14 @@ def flat(value: Tensor, axes: int) -> Tensor:
 
 def arriving(port: Port) -> Port:
     """The gradient of an output: a sequence for a sequence, an invariant for a total."""
-    return replace(port, kind="sequence" if port.kind == "sequence" else "invariant", name=f"grad.{port.name}")
+    kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
+    return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
 def total(port: Port) -> Port:
     """The gradient of a source: an invariant's under its name, a state's under a name that no parameter has."""
     name = port.name if port.kind == "invariant" else f"the state {port.name}"
-    return replace(port, kind="total", name=name)
+    return replace(port, kind="total", name=name, role=Role.TOTAL, of=port)
 
 
 def totals(linear: Linear, gradients: Mapping[Key, Tensor]) -> dict[Port, Tensor]:

@@ -16,7 +16,7 @@ from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.rewrite.graft import graft, traced
 
 
@@ -49,11 +49,11 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
 
 def _target(draft: Draft, output: Tensor, target: Any) -> fx.Node:
     """What the loss compares with: the sequence `y`, or what is fed back as true already."""
-    fed = next((node for port, node in draft.inputs if port.name == "call.target"), None)
+    fed = next((node for port, node in draft.inputs if port.role is Role.TARGET), None)
     if target is None and fed is not None and fed.meta["val"].shape == output.shape:
         return fed
     like = output if target is None else target
-    return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device))
+    return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device, role=Role.LOSS_TARGET))
 
 
 def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:

@@ -14,7 +14,7 @@ import torch
 
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.value_classes import is_view, states_on_cycles
 
 aten = torch.ops.aten
@@ -30,7 +30,7 @@ def mask(loop: Loop) -> Loop:
     draft = Draft(loop)
     device = loop.inputs[0].device if loop.inputs else torch.device("cpu")
     own = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
-    past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device))
+    past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device, role=Role.PAST))
     for port, node in own:
         _clean(draft, port, node, past)
     outputs = []
@@ -45,50 +45,55 @@ def mask(loop: Loop) -> Loop:
         else:
             outputs.append((port, node))
             if node is not draft.input("state", port.name):
-                last = last or draft.add_input(Port("sequence", "call.elsewhere", (), torch.bool, device))
+                last = last or draft.add_input(
+                    Port("sequence", "call.elsewhere", (), torch.bool, device, role=Role.ELSEWHERE)
+                )
                 only = draft.call(aten.masked_fill.Scalar, node, draft.spread(last, node), 0)
-                total = Port("total", f"call.final.{port.name}", port.shape, port.dtype, port.device, rows=True)
+                total = replace(port, kind="total", name=f"call.final.{port.name}", role=Role.FINAL_STATE, of=port)
                 finals.append((total, only))
     draft.outputs = [*outputs, *finals]
     return draft.close()
 
 
 def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -> None:
-    """A value the step can bear in the place of padding: not even NaN must reach a gradient."""
+    """Replace an input by a value that the step can compute with in the padding: no NaN there may reach a gradient."""
     users = list(node.users)
-    if port.name.startswith("call."):
+    if port.role not in (Role.INPUT, Role.LOSS_TARGET):  # what the call added, such as targets
         with draft.after_inputs():
             clean = draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)
     else:
-        held = replace(port, kind="invariant", name=f"call.first.{port.name}", rows=True)
+        held = replace(port, kind="invariant", name=f"call.first.{port.name}", role=Role.FIRST_INPUT, of=port)
         first = draft.add_input(held)
         with draft.after_inputs():
             clean = draft.call(aten.where.self, draft.spread(past, node), first, node)
     for user in users:
         user.replace_input_with(node, clean)
-    draft.outputs = [(port, clean if found is node else found) for port, found in draft.outputs]
+    draft.outputs = [(port, clean if result is node else result) for port, result in draft.outputs]
 
 
-def stand_ins(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
-    """Values that a held state can stand for in a backward sweep: before a row's end it is the same value, and past it
-    the value of the row's last step, where gradients of 0 meet it, and all that is made of it (as what the step has
-    borne before)."""
-    past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.name == "call.past"]
-    found = {}
+def held_states(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
+    """For a masked Loop: next states of the step -> what the mask holds in their place, where a backward sweep may read
+    the held value instead of keeping both.
+
+    Before a row's end the two are equal. Past it the held one is the state of the row's last step: a value that the
+    step has computed with already, and incoming gradients are 0 there. Not where a reduction reads the step's own
+    value (`_is_reduced`)."""
+    past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.role is Role.PAST]
+    replacements = {}
     for into, before in loop.delays.values():
         if past and into.target is aten.where.self and len(into.all_input_nodes) == 3:
             where, kept, after = into.all_input_nodes
             while is_view(where):
                 where = where.all_input_nodes[0]
-            if where is past[0] and kept is before and not _is_gathered(after):
-                found[after] = into
-    return found
+            if where is past[0] and kept is before and not _is_reduced(after):
+                replacements[after] = into
+    return replacements
 
 
-def _is_gathered(node: torch.fx.Node) -> bool:
-    """Whether more than pointwise functions read a step's value. What they give may be kept, and would not be that of
-    what stands for it: where no value equals the amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite,
-    and 0 times that is NaN."""
+def _is_reduced(node: torch.fx.Node) -> bool:
+    """Whether more than pointwise functions read a step's value. Their results may be kept, and do not fit the held
+    value: where no element equals the kept amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite, and 0
+    times that is NaN."""
     waiting, seen = list(node.users), set[torch.fx.Node]()
     while waiting:
         user = waiting.pop()

@@ -1,17 +1,15 @@
-"""The rewrite `reset`: the state is the initial one where reset(t) holds, before step t. No gradient crosses.
-
-Knows states and a boolean sequence; knows nothing of episodes.
-"""
+"""The rewrite `reset`: the state is the initial one where reset(t) holds, before step t. No gradient crosses."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 aten = torch.ops.aten
 
@@ -25,13 +23,13 @@ def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
     states = [(port, node) for port, node in draft.inputs if port.kind == "state"]
     if not states:
         return loop
-    where = draft.add_input(Port("sequence", "call.reset", (), torch.bool, states[0][0].device))
+    where = draft.add_input(Port("sequence", "call.reset", (), torch.bool, states[0][0].device, role=Role.RESET))
     for port, node in states:
         users = list(node.users)
         initial = None
         if port.name in given:
             initial = draft.add_input(
-                Port("invariant", f"call.initial.{port.name}", port.shape, port.dtype, port.device, rows=True)
+                replace(port, kind="invariant", name=f"call.initial.{port.name}", role=Role.INITIAL_STATE, of=port)
             )
         with draft.after_inputs():
             spread = draft.spread(where, node)
@@ -41,5 +39,5 @@ def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
                 fresh = draft.call(aten.where.self, spread, initial, node)
         for user in users:
             user.replace_input_with(node, fresh)
-        draft.outputs = [(out, fresh if found is node else found) for out, found in draft.outputs]
+        draft.outputs = [(out, fresh if result is node else result) for out, result in draft.outputs]
     return draft.close()

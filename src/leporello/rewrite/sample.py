@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from leporello.errors import ArgumentError
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.rewrite.choosing import choose, one_hot, or_none, surprise
 from leporello.rewrite.graft import graft, traced
 
@@ -100,7 +100,8 @@ def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
 def _read_from_state(draft: Draft, read: Port) -> None:
     """What was a sequence is a state; for no token, which would be looked up in vain, the first one is read."""
     draft.inputs = [
-        (replace(port, kind="state", name=TOKEN) if port is read else port, node) for port, node in draft.inputs
+        (replace(port, kind="state", name=TOKEN, role=Role.TOKEN) if port is read else port, node)
+        for port, node in draft.inputs
     ]
     state = draft.input("state", TOKEN)
     state.meta["label"] = TOKEN
@@ -127,15 +128,15 @@ def _numbers(
     if greedy:
         return {}
 
-    def number(name: str) -> fx.Node:
-        return draft.add_input(Port("invariant", name, (), dtype, logits.device, rows=False))
+    def number(name: str, role: Role) -> fx.Node:
+        return draft.add_input(Port("invariant", name, (), dtype, logits.device, rows=False, role=role))
 
-    found = {"noise": draft.add_input(Port("sequence", NOISE, (size,), dtype, logits.device))}
-    found["temperature"] = number(TEMPERATURE)
+    found = {"noise": draft.add_input(Port("sequence", NOISE, (size,), dtype, logits.device, role=Role.NOISE))}
+    found["temperature"] = number(TEMPERATURE, Role.TEMPERATURE)
     if top_k:
-        found["k"] = number(TOP_K)
+        found["k"] = number(TOP_K, Role.TOP_K)
     if top_p:
-        found["p"] = number(TOP_P)
+        found["p"] = number(TOP_P, Role.TOP_P)
     return found
 
 
@@ -146,7 +147,7 @@ def _put_out(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
     if surprised is not None:
         outputs.append((Port("sequence", "surprise", (), surprised.meta["val"].dtype, device), surprised))
     states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
-    draft.outputs = [*outputs, (Port("state", TOKEN, (), torch.int64, device), token), *states]
+    draft.outputs = [*outputs, (Port("state", TOKEN, (), torch.int64, device, role=Role.TOKEN), token), *states]
 
 
 def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:

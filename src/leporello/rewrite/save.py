@@ -1,13 +1,13 @@
-"""The rewrite `save`: which forward values the backward sweep is handed, and which it computes again.
+"""The rewrite `save`: which forward values the backward sweep is handed, and which it recomputes.
 
 Works on the pair of a Loop and its gradient: what is kept becomes an extra output of the one and an input of the other.
-Weighed by cost: values that lie in memory anyway (inputs, outputs, states) are handed over; pointwise functions of
-handed-over values are computed again; the rest is kept.
+Decided by cost: values that are in memory anyway (inputs, outputs, states) are handed over; cheap pointwise functions
+of handed-over values are recomputed; the rest is kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,16 +17,14 @@ from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import arguments, key_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.value_classes import ValueClass, classes, is_getitem, is_view
 from leporello.rewrite.compared import compared
-from leporello.rewrite.mask import stand_ins
+from leporello.rewrite.mask import held_states
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
-SAVED = "call.saved."  # in front of the names of kept values
 PRODUCTS = (aten.mm.default, aten.bmm.default)
-_PREFIXES = {"input.": "sequence", "draw.": "draw", "before.": "state"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +41,15 @@ class Saved:
     befores: dict[str, str]
 
 
-def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), dear: frozenset[Any] | None = None) -> Saved:
+def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), expensive: frozenset[Any] | None = None) -> Saved:
     """Plan what is kept between the sweeps.
 
-    keep   states whose gradient before the first step is wanted
-    dear   pointwise operators that cost more than memory; those of torch's own operators unless told
+    keep        states whose gradient before the first step is wanted
+    expensive   pointwise operators that cost more than memory; by default those that are with torch's own operators
     """
     backward = prune(backward, keep)  # what nobody asks for keeps nothing
     twins = _twins(forward, backward)
-    choice = _choice(forward, backward, twins, DEAR if dear is None else dear)
+    choice = _choice(forward, backward, twins, EXPENSIVE if expensive is None else expensive)
     return _applied(forward, backward, twins, choice, keep)
 
 
@@ -60,25 +58,24 @@ def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     numbers: dict[Any, int] = {}
     symbols: dict[fx.Node, Any] = {next(iter(forward.graph.nodes)): "rows"}
     for port, node in zip(forward.inputs, forward.placeholders, strict=True):
-        symbols[node] = (port.kind, port.name)
+        symbols[node] = port.key
     first: dict[int, fx.Node] = {}
     for node, number in _numbered(forward, symbols, numbers).items():
         first.setdefault(number, node)
     symbols = {next(iter(backward.graph.nodes)): "rows"}
     for port, node in zip(backward.inputs, backward.placeholders, strict=True):
-        symbols[node] = _forward_name(port) or ("backward", port.kind, port.name)
+        symbols[node] = _forward_key(port) or ("backward", *port.key)
     found = _numbered(backward, symbols, numbers)
-    held = stand_ins(forward)
+    held = held_states(forward)
     return {node: held.get(first[number], first[number]) for node, number in found.items() if number in first}
 
 
-def _forward_name(port: Port) -> tuple[str, str] | None:
+def _forward_key(port: Port) -> tuple[str, str] | None:
+    """Kind and name of the forward input that an input of the backward Loop is; None for other inputs."""
     if port.kind == "invariant":
-        return ("invariant", port.name)
-    for prefix, kind in _PREFIXES.items():
-        if port.kind == "sequence" and port.name.startswith(prefix):
-            return (kind, port.name.removeprefix(prefix))
-    return None
+        return port.key
+    forward = (Role.FORWARD_INPUT, Role.FORWARD_DRAW, Role.STATE_BEFORE)
+    return port.of.key if port.of is not None and port.role in forward else None
 
 
 def _numbered(loop: Loop, symbols: dict[fx.Node, Any], numbers: dict[Any, int]) -> dict[fx.Node, int]:
@@ -89,9 +86,9 @@ def _numbered(loop: Loop, symbols: dict[fx.Node, Any], numbers: dict[Any, int]) 
     return found
 
 
-def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: frozenset[Any]) -> set[fx.Node]:
+def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], expensive: frozenset[Any]) -> set[fx.Node]:
     """The values of the backward graph that are handed over instead of computed."""
-    chooser = _Chooser(forward, backward, twins, dear)
+    chooser = _Chooser(forward, backward, twins, expensive)
     for node in backward.nodes:
         if node in chooser.needed:
             chooser.obtain(node)
@@ -101,26 +98,27 @@ def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: 
 class _Chooser:
     """Decides value by value, in the order of the backward graph.
 
-    needed   values of the forward sweep that the backward sweep reads
-    there    what it has: inputs that lie in memory anyway, and what was decided before
-    handed   what it is handed
+    needed      values of the forward sweep that the backward sweep reads
+    there       what it has: inputs, which are in memory anyway, and what was decided before
+    in_memory   forward values that are materialised anyway: outputs, and states that are read
+    handed      what it is handed
     """
 
-    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], dear: frozenset[Any]) -> None:
-        self.twins, self.kinds, self.dear = twins, classes(backward), dear
+    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], expensive: frozenset[Any]) -> None:
+        self.twins, self.kinds, self.expensive = twins, classes(backward), expensive
         varying = [node for node in twins if self.kinds[node] is ValueClass.VARYING]
         results = set(backward.results)
         self.needed = {node for node in varying if node in results or any(user not in twins for user in node.users)}
         inputs = {
-            node: _forward_name(port)
+            node: _forward_key(port)
             for port, node in zip(backward.inputs, backward.placeholders, strict=True)
             if port.kind == "sequence"
         }
         self.there = {node for node, name in inputs.items() if node in self.needed or (name and name[0] == "sequence")}
         states = {name[1] for node, name in inputs.items() if node in self.needed and name and name[0] == "state"}
         ports = zip(forward.outputs, forward.results, strict=True)
-        self.lying = {node for port, node in ports if port.kind == "sequence"}
-        self.lying |= {into for name, (into, _) in forward.delays.items() if name in states}
+        self.in_memory = {node for port, node in ports if port.kind == "sequence"}
+        self.in_memory |= {into for name, (into, _) in forward.delays.items() if name in states}
         self.compared = compared(backward.graph, twins)
         self.handed: set[fx.Node] = set()
 
@@ -130,8 +128,8 @@ class _Chooser:
             self.there.add(node)
             return
         axis = clean_row_axis(node.meta["val"])
-        lies = (self.twins[node] in self.lying or node in self.compared or self._is_multiplied(node)) and axis == 0
-        if lies or not (is_view(node) or axis is None or self._cheap(node)):
+        free = (self.twins[node] in self.in_memory or node in self.compared or self._is_multiplied(node)) and axis == 0
+        if free or not (is_view(node) or axis is None or self._cheap(node)):
             self.handed.add(node)
         else:
             for source in node.all_input_nodes:
@@ -139,8 +137,8 @@ class _Chooser:
         self.there.add(node)
 
     def _is_multiplied(self, node: fx.Node) -> bool:
-        """Whether a weight's gradient reads what torch's own operators would have to compute again, at some cost."""
-        if node.target not in DEAR:
+        """Whether a weight's gradient reads what torch's own operators would have to recompute at some cost."""
+        if node.target not in EXPENSIVE:
             return False
         waiting = list(node.users)
         while waiting:
@@ -152,36 +150,42 @@ class _Chooser:
         return False
 
     def _cheap(self, node: fx.Node) -> bool:
-        """Whether it lies there, or is made of what lies there by operators that cost little."""
+        """Whether it is there, or can be recomputed from what is there by operators that cost little."""
         if node in self.there or self.kinds[node] is not ValueClass.VARYING:
             return True
         if node.op == "placeholder":
             return False
-        if self.twins[node] in self.lying:
+        if self.twins[node] in self.in_memory:
             return True
-        return (is_view(node) or _pointwise(node, self.dear)) and all(
+        return (is_view(node) or _pointwise(node, self.expensive)) and all(
             self._cheap(source) for source in node.all_input_nodes
         )
 
 
-# Pointwise, but several nanoseconds a value: dearer than memory. Of kernels' own functions none is.
-DEAR_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
-DEAR = DEAR_IN_KERNELS | {
-    aten.tanh.default,
-    aten.exp.default,
-    aten.log.default,
-    aten.log1p.default,
-    aten.gelu.default,
-    aten.softplus.default,
-}
+# Pointwise operators of torch that take several nanoseconds a value: more than a pass over memory. A target may say
+# otherwise of its own.
+EXPENSIVE: frozenset[Any] = frozenset(
+    {
+        aten.sin.default,
+        aten.cos.default,
+        aten.erf.default,
+        aten.pow.Tensor_Tensor,
+        aten.tanh.default,
+        aten.exp.default,
+        aten.log.default,
+        aten.log1p.default,
+        aten.gelu.default,
+        aten.softplus.default,
+    }
+)
 
 
-def _pointwise(node: fx.Node, dear: frozenset[Any]) -> bool:
+def _pointwise(node: fx.Node, expensive: frozenset[Any]) -> bool:
     """Cheap beside memory: most pointwise operators, and layer norm with its parts."""
-    if node.target in dear:
+    if node.target in expensive:
         return False
     if is_getitem(node):
-        return _pointwise(arguments(node)[0], dear)
+        return _pointwise(arguments(node)[0], expensive)
     if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
         return True
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
@@ -190,35 +194,36 @@ def _pointwise(node: fx.Node, dear: frozenset[Any]) -> bool:
 def _applied(
     forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], choice: set[fx.Node], keep: tuple[str, ...]
 ) -> Saved:
-    """Both loops with the chosen values as outputs of the one and inputs of the other."""
+    """Both Loops with the chosen values as outputs of the one and inputs of the other."""
     first, second = Draft(forward), Draft(backward)
-    own = {node: port.name for port, node in first.outputs if port.kind == "sequence"}
-    extra: dict[fx.Node, str] = {}
+    own = {node: port for port, node in first.outputs if port.kind == "sequence"}
+    extra: dict[fx.Node, Port] = {}
 
-    def given(node: fx.Node) -> str:
-        """The name of the forward output that is this value, a new one if need be."""
+    def output_of(node: fx.Node) -> Port:
+        """The forward output that is this value, a new one if need be."""
         if node not in own and node not in extra:
-            extra[node] = f"{SAVED}{len(extra)}"
-            first.outputs.append((_port(extra[node], node), node))
+            extra[node] = _port(f"call.saved.{len(extra)}", node, Role.SAVED)
+            first.outputs.append((extra[node], node))
         return own[node] if node in own else extra[node]
 
     handed: dict[str, fx.Node] = {}
     for node in [node for node in backward.nodes if node in choice]:
         source = first.copies[twins[node]]
-        name = f"output.{own[source]}" if source in own else given(source)
-        if name not in handed:
-            handed[name] = second.add_input(_port(name, source))
-            handed[name].meta["val"] = node.meta["val"]
-        second.replace(second.copies[node], handed[name])
+        port = output_of(source)
+        if source in own:
+            port = replace(_port(f"output.{port.name}", source, Role.FORWARD_OUTPUT), of=port)
+        if port.name not in handed:
+            handed[port.name] = second.add_input(port)
+            handed[port.name].meta["val"] = node.meta["val"]
+        second.replace(second.copies[node], handed[port.name])
     planned = prune(second.close(), keep)
-    names = [_forward_name(port) for port in planned.inputs if port.kind == "sequence"]
-    states = [name[1] for name in names if name and name[0] == "state"]
-    befores = {state: given(first.copies[forward.delays[state][0]]) for state in states}
+    states = [port.of.name for port in planned.inputs if port.role is Role.STATE_BEFORE and port.of is not None]
+    befores = {state: output_of(first.copies[forward.delays[state][0]]).name for state in states}
     return Saved(first.close(), planned, befores)
 
 
-def _port(name: str, node: fx.Node) -> Port:
+def _port(name: str, node: fx.Node, role: Role) -> Port:
     value = node.meta["val"]
     axis = clean_row_axis(value)
     shape = tuple(size for index, size in enumerate(value.shape) if index != axis)
-    return Port("sequence", name, shape, value.dtype, value.device)
+    return Port("sequence", name, shape, value.dtype, value.device, role=role)

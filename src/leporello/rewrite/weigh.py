@@ -10,7 +10,7 @@ import torch
 
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 aten = torch.ops.aten
 
@@ -22,7 +22,7 @@ def weigh(loop: Loop) -> Loop:
     if not states:
         return loop
     real = states[0][1].meta["val"].real.dtype if states[0][0].dtype.is_complex else states[0][0].dtype
-    weight = draft.add_input(Port("sequence", "call.weight", (), real, states[0][0].device))
+    weight = draft.add_input(Port("sequence", "call.weight", (), real, states[0][0].device, role=Role.WEIGHT))
     for port, node in states:
         own = port.dtype.to_real()
         cast = weight if own == real else draft.call(aten._to_copy.default, weight, dtype=own)

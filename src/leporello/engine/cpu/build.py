@@ -1,11 +1,9 @@
-"""C built by the machine's compiler and kept in the user's cache: a library per text, found again by its hash.
+"""C built by the machine's compiler and kept in the cache folder: a library per text, found again by its hash.
 
-Knows compilers and files; knows nothing of kernels. A library is written under another name first and renamed, so that
-nobody ever sees half of one; one whose content is not what was built is built anew, never loaded.
+A library whose content is not what was built is built anew, never loaded.
 
-What the environment says: CC is the compiler, with arguments if need be ("ccache gcc"); LEPORELLO_CACHE the folder in
-which libraries are kept; LEPORELLO_CFLAGS flags for the compiler behind our own (a later -O1 or -march stands), with
-which libraries are kept apart from those without.
+Environment variables: CC is the compiler, with arguments if need be ("ccache gcc"); LEPORELLO_CFLAGS are flags behind
+our own (a later -O1 or -march wins), and part of the hash.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
+from leporello.engine.cache_folder import folder, kept_path, write_atomically
 from leporello.errors import EngineRefusal
 
 FLAGS = (
@@ -43,42 +41,6 @@ WISHED = (
 )  # left out where a compiler does not know them
 
 
-def folder() -> Path:
-    """Where libraries are kept: LEPORELLO_CACHE, else `leporello` in the user's cache folder."""
-    told = os.environ.get("LEPORELLO_CACHE")
-    if told:
-        return Path(told)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "leporello"
-
-
-def safe_folder() -> Path:
-    """The same, made if it is missing, refused if others can write to it."""
-    path = folder()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise EngineRefusal(
-            "the cache folder can be written to by others, and what is built there is run.",
-            folder=str(path),
-            tries=f"chmod 700 {path}; or set LEPORELLO_CACHE to a folder of your own",
-        )
-    return path
-
-
-def contents() -> list[Path]:
-    """What was built: texts, libraries and their hashes."""
-    home = folder()
-    kinds = (".c", ".so", ".sha256")
-    return sorted(path for path in home.iterdir() if path.suffix in kinds) if home.is_dir() else []
-
-
-def clear() -> None:
-    """Remove what was built, and nothing else that may lie in the folder."""
-    for path in contents():
-        path.unlink(missing_ok=True)
-
-
 @functools.cache
 def compiler() -> str | None:
     """The path of the machine's C compiler: $CC, else cc, gcc or clang."""
@@ -93,22 +55,24 @@ def _command() -> tuple[str, ...]:
     return (str(compiler()), *shlex.split(os.environ.get("CC", ""))[1:])
 
 
-def why_no_compiler() -> str | None:
-    """Why nothing can be built, in a sentence; None if it can."""
+def compiler_refusal() -> EngineRefusal | None:
+    """Why nothing can be built on this machine; None if it can."""
     if compiler() is not None:
         return None
-    told = os.environ.get("CC")
-    return f"$CC names a C compiler that does not exist: {told}." if told else "there is no C compiler on this machine."
+    variable = os.environ.get("CC")
+    return EngineRefusal(
+        f"$CC names a C compiler that does not exist: {variable}."
+        if variable
+        else "there is no C compiler on this machine.",
+        expected="$CC, cc, gcc or clang",
+        tries='install gcc or clang (apt install gcc, xcode-select --install); or engine="stepwise"',
+    )
 
 
 def refuse_no_compiler() -> None:
-    why = why_no_compiler()
-    if why is not None:
-        raise EngineRefusal(
-            why,
-            expected="$CC, cc, gcc or clang",
-            tries='install gcc or clang (apt install gcc, xcode-select --install); or engine="stepwise"',
-        )
+    refusal = compiler_refusal()
+    if refusal is not None:
+        raise refusal
 
 
 def flags() -> tuple[str, ...]:
@@ -154,13 +118,13 @@ def processor() -> str:
         return platform.processor()
 
 
-def wide_bytes() -> int:
+def vector_bytes() -> int:
     """The bytes of the widest vectors that the compiler is told to use."""
-    return _wide_bytes(flags())
+    return _vector_bytes(flags())
 
 
 @functools.cache
-def _wide_bytes(given: tuple[str, ...]) -> int:
+def _vector_bytes(given: tuple[str, ...]) -> int:
     told = _macros(given) or ""
     if "__AVX512F__" in told:
         return 64
@@ -182,10 +146,8 @@ def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
 
 
 def _library(text: str, name: str) -> tuple[ctypes.CDLL, Path]:
-    home = safe_folder()
-    key = hashlib.sha256((machine() + text).encode()).hexdigest()[:24]
-    stem = home / f"{''.join(c if c.isalnum() else '_' for c in name)}-{key}"
-    source, built, recorded = stem.with_suffix(".c"), stem.with_suffix(".so"), stem.with_suffix(".sha256")
+    source = kept_path(name, machine() + text, ".c")
+    built, recorded = source.with_suffix(".so"), source.with_suffix(".sha256")
     if not _is_whole(built, recorded):
         _build(text, source, built, recorded)
     return ctypes.CDLL(str(built)), source
@@ -199,7 +161,7 @@ def _is_whole(built: Path, recorded: Path) -> bool:
 
 
 def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
-    _write(source, text.encode())
+    write_atomically(source, text.encode())
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as room:
         made = Path(room) / "made.so"
         run = subprocess.run(
@@ -217,12 +179,4 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
             )
         content = made.read_bytes()
         os.replace(made, built)
-    _write(recorded, hashlib.sha256(content).hexdigest().encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Under another name first, then renamed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(name, path)
+    write_atomically(recorded, hashlib.sha256(content).hexdigest().encode())

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.crossing import clipped
-from leporello.engine.passing import ALL, Passing
+from leporello.engine.state_gradient import ALL, Passing, with_clipped_gradient
 from leporello.loop.graph import arguments
 from leporello.loop.value_classes import is_getitem
 from leporello.nets.non_finite.forward import FailedCall, States, evaluated, states_in
@@ -180,7 +179,7 @@ def _with_gradients(
     states = [(values[node], leaving.get(port.name)) for port, node in results if port.kind == "state"]
     if limit is not None:
         past = None if failed.past is None else failed.past[0]
-        changed = clipped([value for value, _ in states], limit, past, None)
+        changed = with_clipped_gradient([value for value, _ in states], limit, past, None)
         states = [(value, gradient) for value, (_, gradient) in zip(changed, states, strict=True)]
     every = (*pairs, *states)
     return [(value, gradient) for value, gradient in every if gradient is not None and value.requires_grad]

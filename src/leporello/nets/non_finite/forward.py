@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine import reference
-from leporello.engine.passing import ALL, Passing, spread
+from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import SPELLING, arguments, function_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_in
 
 BLOCK_STEPS = 64  # steps that are run before their results are checked
@@ -49,7 +49,7 @@ class FailedCall:
     @cached_property
     def past(self) -> Tensor | None:
         """Where rows have ended, (length, batch): values there reach no result."""
-        return next((value for port, value in self.pairs if port.name == "call.past"), None)
+        return next((value for port, value in self.pairs if port.role is Role.PAST), None)
 
     @property
     def pairs(self) -> list[tuple[Port, Tensor]]:
@@ -100,7 +100,7 @@ class FailedCall:
 
     def alive(self, value: Tensor) -> Tensor:
         """A sequence (length, batch, ...) with zeros where rows have ended."""
-        return value if self.past is None else value.masked_fill(spread(self.past, value), 0)
+        return value if self.past is None else value.masked_fill(broadcast_mask(self.past, value), 0)
 
 
 def evaluated(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:

@@ -20,9 +20,9 @@ from leporello.call.initial_state import fresh_state
 from leporello.call.inputs import is_floating, map_tensors
 from leporello.call.plan_cache import detached_for, rewritten
 from leporello.call.values import passing_of, tree_function, values_of
-from leporello.engine.passing import ALL
+from leporello.engine.state_gradient import ALL
 from leporello.errors import ArgumentError
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree, described
 from leporello.nets.non_finite.backward import backward
 from leporello.nets.non_finite.forward import FailedCall, Forward, forward
@@ -97,7 +97,7 @@ def _outputs(net: Recurrent, failed: FailedCall, sweep: Forward, call: Call) -> 
 
 # ---- before the first step
 
-ARGUMENTS = {"call.target": "targets"}  # sequences that a call adds, as the user calls them
+ARGUMENTS = {Role.TARGET: "targets"}  # sequences that a call adds, as the user calls them
 
 
 def _before_first_step(failed: FailedCall, cell: nn.Module) -> Origin | None:
@@ -108,7 +108,7 @@ def _before_first_step(failed: FailedCall, cell: nn.Module) -> Origin | None:
     parameters = {name for name, _ in cell.named_parameters(remove_duplicate=False)}
     order = {"invariant": 0, "state": 1, "sequence": 2}
     for port, value in sorted(failed.pairs, key=lambda pair: order.get(pair[0].kind, 3)):
-        if port.kind == "invariant" and not port.name.startswith("call."):
+        if port.role is Role.INVARIANT:
             origin = _invariant(port, value, port.name in parameters)
         elif port.kind == "state":
             origin = _state(port, value, cell)
@@ -154,7 +154,7 @@ def _sequence(port: Port, value: Tensor) -> Origin | None:
         return None
     step, row = value.isfinite().logical_not().flatten(2).any(2).nonzero()[0].tolist()
     return Origin(
-        "input", kind_of(value[step, row]) or kind, name=ARGUMENTS.get(port.name, port.name), step=step, row=row
+        "input", kind_of(value[step, row]) or kind, name=ARGUMENTS.get(port.role, port.name), step=step, row=row
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu.totals import Form, Totals
+from leporello.engine.cpu.row_sums import RowSums, SumShapes
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 from tests.nets.twins import agrees_with_the_plain_loop
@@ -21,8 +21,8 @@ SHARES = (0.0, 0.3, 0.9, 1.0)  # of rows that are left out
 COLUMNS = ((1, 1), (3, 2), (5, 4), (16, 33), (17, 40), (40, 17), (64, 64), (129, 32), (131, 3), (200, 100), (260, 32))
 
 
-def totals(form: Form, *values: Tensor) -> list[Tensor]:
-    return Totals(form, values[0].dtype)(*values)
+def totals(form: SumShapes, *values: Tensor) -> list[Tensor]:
+    return RowSums(form, values[0].dtype)(*values)
 
 
 def exact(first: Tensor, second: Tensor | None) -> Tensor:
@@ -49,7 +49,7 @@ def test_sums_are_right_for_any_size_and_number_of_threads(
     threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small work is divided too, which only a test wants."""
-    monkeypatch.setattr("leporello.engine.cpu.totals.worth", lambda _: threads)
+    monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _: threads)
     for rows, (m, n) in product(ROWS, COLUMNS):
         assert_sums(rows, m, n, dtype)
 
@@ -65,7 +65,7 @@ def test_values_may_lie_apart_or_turned() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_sums_are_the_same_from_run_to_run(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leporello.engine.cpu.totals.worth", lambda _: threads)
+    monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _: threads)
     first, second = torch.randn(3000, 96), torch.randn(3000, 40)
     form = ((0, 1, 96, 40), (1, -1, 40, 1))
     once = totals(form, first, second)
@@ -155,7 +155,7 @@ def assert_left_out(rows: int, m: int, n: int, share: float) -> None:
     first, second = (torch.randn(rows, size, dtype=torch.float64) for size in (m, n))
     first[past], second[past] = float("nan"), float("inf")
     form = ((0, 1, m, n), (0, -1, m, 1), (1, -1, n, 1))
-    made = Totals(form, torch.float64, past=True)(first, second, past)
+    made = RowSums(form, torch.float64, past=True)(first, second, past)
     rest = [value[~past] for value in (first, second)]
     for own, pair in zip(made, (rest, (rest[0], None), (rest[1], None)), strict=True):
         assert (own - exact(*pair)).abs().max() <= 1e-11, f"{rows} rows, {m} and {n} columns, {share} left out"
@@ -163,7 +163,7 @@ def assert_left_out(rows: int, m: int, n: int, share: float) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_rows_may_be_left_out_whatever_stands_there(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leporello.engine.cpu.totals.worth", lambda _: threads)
+    monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _: threads)
     for rows, (m, n), share in product(ROWS, COLUMNS, SHARES):
         assert_left_out(rows, m, n, share)
 
@@ -177,7 +177,7 @@ def test_sums_of_a_call_with_lengths_leave_out_the_padding(kind: str) -> None:
     net, lengths = lp.Recurrent(cell, engine="cpu"), [7, 3, 5, 1]
     net(x, lengths=lengths)[0].sum().backward()
     ((plan, _),) = net._plan_cache.plans.values()
-    (sums,) = [one.sums for one in plan.backward.program.timed if one.sums is not None]
+    (sums,) = [one.direct for one in plan.backward.program.timed if one.direct is not None]
     assert sums[0].past
     assert {"input_call_past", "input_x"} <= {node.name for node in sums[1]}
     assert "sums over rows that have not ended" in net.explain(x, lengths=lengths)

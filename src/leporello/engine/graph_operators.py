@@ -1,11 +1,11 @@
-"""The sweeps of a plan as registered operators: what stands in a graph that holds tensors and names, and no Python.
+"""The sweeps of a plan as operators registered with torch: a compiled graph holds them, with tensors and names.
 
 `leporello::plain_sweep` runs a plan forward, `leporello::forward_sweep` does so and gives out what the backward sweep
-reads, `leporello::backward_sweep` runs it back; the last is the derivative of the second. An operator's results lie in
-memory of their own, as such operators promise. Knows plans by their names; knows nothing of calls.
+reads, `leporello::backward_sweep` runs it back; the last is the derivative of the second. An operator's results have
+memory of their own, as torch requires of such operators.
 
-Known shortcomings: a state's sequence before each step is copied in the backward sweep, where the eager bridge reads it
-from the memory of the sequence after each step; the engine `reference` runs its steps a second time to go back.
+Known shortcomings: the states before each step are copied in the backward sweep, where the eager bridge reads a view of
+the states after each step; the engine `reference` runs its steps a second time to go back.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from leporello.engine import reference
-from leporello.engine.aside import aside
-from leporello.engine.bridge import apart, heard_of, run_sweep
-from leporello.engine.passing import Passing
-from leporello.engine.registered import Registered, registered
-from leporello.engine.wiring import floats, taken
+from leporello.engine.autograd import incoming_gradients, run_sweep, storage_of, without_aliases
+from leporello.engine.fresh_thread import in_fresh_thread
+from leporello.engine.registered_plans import RegisteredPlan, registered
+from leporello.engine.state_gradient import Passing
+from leporello.engine.wiring import taken
 from leporello.errors import EngineRefusal
 from leporello.loop.port import Port
 
@@ -41,7 +41,7 @@ def _plain(name: str, length: int, batch: int, values: list[Tensor]) -> list[Ten
     if known.by_reference:
         return _own_memory(reference.run(plan.loop, plan.step, whole, length, batch), whole)
     outputs, _ = run_sweep(plan.plain, length, batch, [whole[place] for place in plan.plain_places])
-    return _own_memory(apart(outputs, plan.plain.shared, known.results, whole), whole)
+    return _own_memory(without_aliases(outputs, plan.plain.aliases, known.results, whole), whole)
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def _forward(name: str, length: int, batch: int, values: list[Tensor], weight: T
     if known.by_reference:
         return _own_memory(reference.run(plan.loop, plan.step, whole, length, batch), whole) + pledge
     outputs, _ = run_sweep(known.forward, length, batch, [whole[place] for place in plan.wiring.forward])
-    return _own_memory(apart(outputs, plan.forward.shared, known.results, whole), whole) + pledge
+    return _own_memory(without_aliases(outputs, plan.forward.aliases, known.results, whole), whole) + pledge
 
 
 @torch.no_grad()
@@ -65,7 +65,7 @@ def _backward(
     reads = reads[:-1] if known.pledged else reads
     values = known.filled(places, [read.contiguous() for read in reads[: len(places)]])
     if wired is None:
-        found = aside(lambda: _by_reference(known, length, batch, values, gradients, weight))
+        found = in_fresh_thread(lambda: _by_reference(known, length, batch, values, gradients, weight))
         return _own_memory(found, [*reads, *_there(gradients)])
     outputs: list[Any] = [None] * len(known.results)
     for place, value in zip(known.reads[1], reads[len(places) :], strict=True):
@@ -75,15 +75,15 @@ def _backward(
         for first, after in known.befores
     ]
     kept = taken(wired.kept, (values, outputs, befores))
-    heard = heard_of(wired.heard, gradients, length, batch, zeros=False)
-    pools = (values, (), (), kept, heard, wired.constants, (weight,))
+    incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
+    pools = (values, (), (), kept, incoming, wired.constants, (weight,))
     results, _ = run_sweep(plan.backward, length, batch, taken(wired.backward, pools))
     found = [results[place] for place in wired.results if place is not None]
     return _own_memory(found, [*reads, *_there(gradients), *_there([weight])])
 
 
 def _by_reference(
-    known: Registered,
+    known: RegisteredPlan,
     length: int,
     batch: int,
     values: Sequence[Tensor],
@@ -119,10 +119,10 @@ def _there(values: Sequence[Tensor | None]) -> list[Tensor]:
 class _Held(bytearray):
     """Memory of a tensor that holds a plan: it goes with the last tensor that lies in it."""
 
-    plan: Registered
+    plan: RegisteredPlan
 
 
-def _pledge(known: Registered) -> Tensor:
+def _pledge(known: RegisteredPlan) -> Tensor:
     """Who saves it for the backward sweep keeps the plan, though its network may be gone by then."""
     held = _Held(1)
     held.plan = known
@@ -131,15 +131,15 @@ def _pledge(known: Registered) -> Tensor:
 
 def _own_memory(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Results as an operator gives them: each a whole piece of memory, not that of an input or of another."""
-    homes = {value.untyped_storage().data_ptr() for value in inputs}
-    found = []
+    storages = {storage_of(value) for value in inputs}
+    owned = []
     for result in results:
         result = result.detach().contiguous()
-        if result.storage_offset() or result.untyped_storage().data_ptr() in homes:
+        if result.storage_offset() or storage_of(result) in storages:
             result = result.clone()
-        homes.add(result.untyped_storage().data_ptr())
-        found.append(result)
-    return found
+        storages.add(storage_of(result))
+        owned.append(result)
+    return owned
 
 
 # ---- what a graph is made with: forms without numbers, and the derivative
@@ -178,7 +178,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.name, ctx.length, ctx.batch, ctx.weighed = name, length, batch, weight is not None  # a name holds no plan
     ctx.set_materialize_grads(False)
     count = len(known.plan.loop.outputs)
-    still = [value for value, port in zip(output, known.plan.loop.outputs, strict=False) if not floats(port)]
+    still = [value for value, port in zip(output, known.plan.loop.outputs, strict=False) if not port.is_floating]
     ctx.mark_non_differentiable(*still, *output[count:])
 
 

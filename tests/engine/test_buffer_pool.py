@@ -8,29 +8,29 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine import memory
-from leporello.engine.memory import LEAST, room
+from leporello.engine import buffer_pool
+from leporello.engine.buffer_pool import SMALLEST_BYTES, empty_from_pool
 
 CPU = torch.device("cpu")
-COUNT = LEAST // 4
+COUNT = SMALLEST_BYTES // 4
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept():
-    memory.clear()
+    buffer_pool.clear()
     yield
-    memory.clear()
+    buffer_pool.clear()
 
 
 def _room(count: int = COUNT):
-    return room((count,), torch.float32, CPU)
+    return empty_from_pool((count,), torch.float32, CPU)
 
 
 def test_a_block_is_used_again_when_its_tensor_is_gone():
     first = _room()
     where = first.data_ptr()
     del first
-    assert memory.unused() > 0
+    assert buffer_pool.free_bytes() > 0
     assert _room().data_ptr() == where
 
 
@@ -39,7 +39,7 @@ def test_a_block_is_not_used_again_while_a_part_of_it_is_held():
     where, part = first.data_ptr(), first.view(4, -1)[3]
     part.fill_(7)
     del first
-    assert memory.unused() == 0
+    assert buffer_pool.free_bytes() == 0
     second = _room()
     second.fill_(1)
     assert second.data_ptr() != where
@@ -52,15 +52,15 @@ def test_what_autograd_saved_comes_back_after_the_backward_sweep():
     value.fill_(2)
     loss = (x * value).sum()
     del value
-    assert memory.unused() == 0
+    assert buffer_pool.free_bytes() == 0
     loss.backward()
     assert (x.grad == 2).all()
-    assert memory.unused() > 0
+    assert buffer_pool.free_bytes() > 0
 
 
 def test_shapes_and_types_are_those_asked_for():
     for dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
-        found = room((3, 7, COUNT), dtype, CPU)
+        found = empty_from_pool((3, 7, COUNT), dtype, CPU)
         assert (found.shape, found.dtype) == ((3, 7, COUNT), dtype)
         assert found.is_contiguous()
         found.fill_(1)
@@ -70,7 +70,7 @@ def test_shapes_and_types_are_those_asked_for():
 def test_small_ones_are_like_any_tensors():
     small = _room(8)
     del small
-    assert memory.unused() == 0
+    assert buffer_pool.free_bytes() == 0
 
 
 def test_sizes_almost_the_same_share_their_blocks():
@@ -81,13 +81,13 @@ def test_sizes_almost_the_same_share_their_blocks():
 
 
 def test_no_more_lies_unused_than_allowed(monkeypatch):
-    monkeypatch.setattr(memory, "kept", lambda: 3 * LEAST)
+    monkeypatch.setattr(buffer_pool, "keep_bytes", lambda: 3 * SMALLEST_BYTES)
     held = [_room() for _ in range(5)]
     held.clear()
-    assert 0 < memory.unused() <= 3 * LEAST
+    assert 0 < buffer_pool.free_bytes() <= 3 * SMALLEST_BYTES
     large = _room(4 * COUNT)
     del large
-    assert memory.unused() <= 3 * LEAST
+    assert buffer_pool.free_bytes() <= 3 * SMALLEST_BYTES
 
 
 def test_threads_never_get_the_same_block():
@@ -111,24 +111,24 @@ def test_threads_never_get_the_same_block():
 def test_how_much_is_kept_is_told_in_megabytes(monkeypatch):
     for told, wanted in (("", 256 << 20), ("3", 3 << 20), ("0", 0)):
         monkeypatch.setenv("LEPORELLO_KEEP", told)
-        assert memory.kept.__wrapped__() == wanted
+        assert buffer_pool.keep_bytes.__wrapped__() == wanted
     monkeypatch.setenv("LEPORELLO_KEEP", "much")
     with pytest.raises(lp.errors.ArgumentError, match="LEPORELLO_KEEP is no number"):
-        memory.kept.__wrapped__()
+        buffer_pool.keep_bytes.__wrapped__()
 
 
 def test_where_nothing_is_kept_all_are_like_any_tensors(monkeypatch):
-    monkeypatch.setattr(memory, "kept", lambda: 0)
+    monkeypatch.setattr(buffer_pool, "keep_bytes", lambda: 0)
     large = _room()
     del large
-    assert memory.unused() == 0
+    assert buffer_pool.free_bytes() == 0
 
 
 def test_a_network_uses_the_memory_of_its_last_call():
     net, x = lp.Recurrent(lp.LSTM(3, 64), engine="stepwise"), torch.randn(40, 16, 3)
     for _ in range(2):
         net(x)[0].sum().backward()
-        kept = memory.unused()
+        kept = buffer_pool.free_bytes()
         assert kept > 0
     net(x)[0].sum().backward()
-    assert memory.unused() == kept
+    assert buffer_pool.free_bytes() == kept

@@ -1,6 +1,6 @@
-"""`Registered`: a plan that is found by its name, with what its sweeps hand in and out as operators.
+"""`RegisteredPlan`: a plan that graph operators find by its name, and what its sweeps take and give as operators.
 
-Nothing here holds a plan but who asks for it. Knows plans and their wiring; runs nothing.
+The registry holds plans weakly: a plan lives as long as somebody holds its `RegisteredPlan`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from leporello.engine.plan import Plan, Sweep
-from leporello.engine.wiring import BEFORES, OUTPUTS, VALUES
+from leporello.engine.wiring import Pool
 from leporello.errors import EngineRefusal
 from leporello.loop.port import Port
 
 _numbers = itertools.count()
-_named: weakref.WeakValueDictionary[str, Registered] = weakref.WeakValueDictionary()
+_named: weakref.WeakValueDictionary[str, RegisteredPlan] = weakref.WeakValueDictionary()
 
 
 @dataclass(eq=False)
-class Registered:
+class RegisteredPlan:
     """A plan that operators find by its name, for as long as somebody holds this.
 
     The name tells the form of all results, so that what torch keeps on disk for a graph fits whenever it is found.
@@ -34,8 +35,8 @@ class Registered:
     plan: Plan
 
     def __post_init__(self) -> None:
-        told = repr((self.plan.engine, self.plan.wanted, self.results, self.gradients, self.reads))
-        self.name = f"{next(_numbers)}.{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        description = repr((self.plan.engine, self.plan.wanted, self.results, self.gradients, self.reads))
+        self.name = f"{next(_numbers)}.{hashlib.sha256(description.encode()).hexdigest()[:16]}"
         _named[self.name] = self
 
     @property
@@ -45,11 +46,11 @@ class Registered:
     @property
     def pledged(self) -> bool:
         """Whether the forward sweep gives out a pledge, which holds the plan until the backward sweep has run."""
-        return self.trains and all(port.device.type == "cpu" for port in self.plan.loop.inputs)
+        return self.trains and all(torch.empty(0, device=port.device).is_cpu for port in self.plan.loop.inputs)
 
     @property
     def by_reference(self) -> bool:
-        return self.plan.engine == "reference"
+        return self.plan.target is None
 
     @cached_property
     def handed(self) -> tuple[int, ...]:
@@ -87,10 +88,10 @@ class Registered:
         if self.by_reference:
             return self.handed, ()
         wired = self.plan.wiring
-        values = {place for pool, place in (*wired.kept, *wired.backward) if pool == VALUES}
-        outputs = {place for pool, place in wired.kept if pool == OUTPUTS}
+        values = {place for pool, place in (*wired.kept, *wired.backward) if pool == Pool.VALUES}
+        outputs = {place for pool, place in wired.kept if pool == Pool.OUTPUTS}
         for pool, place in wired.kept:
-            if pool == BEFORES:
+            if pool == Pool.BEFORES:
                 first, after = self.befores[place]
                 values.add(first)
                 outputs.add(after)
@@ -99,8 +100,8 @@ class Registered:
     @cached_property
     def befores(self) -> tuple[tuple[int, int], ...]:
         """For each state whose sequence before each step is read: its first value, and its sequence after each step."""
-        values = {(port.kind, port.name): index for index, port in enumerate(self.plan.loop.inputs)}
-        outputs = {(port.kind, port.name): index for index, port in enumerate(self.results)}
+        values = {port.key: index for index, port in enumerate(self.plan.loop.inputs)}
+        outputs = {port.key: index for index, port in enumerate(self.results)}
         return tuple(
             (values["state", state], outputs["sequence", name]) for state, name in self.plan.saved.befores.items()
         )
@@ -117,7 +118,7 @@ class Registered:
         return self.filled(self.handed, [value.contiguous() for value in values])
 
 
-def registered(name: str) -> Registered:
+def registered(name: str) -> RegisteredPlan:
     """The plan of that name."""
     found = _named.get(name)
     if found is None:

@@ -1,28 +1,98 @@
 """`ForwardMethod`: gradients that go forward in time, beside the state, so that nothing of the past is kept.
 
-Forward is the plain sweep. Backward is a second sweep forward over the same inputs, on a Loop that carries what the
-state owes to the sources and meets the gradients of the outputs on its way. Knows such Loops and how they are run;
-knows nothing of what is carried: that is a method's own.
+Forward is the plain sweep. Backward is a second sweep forward over the same inputs, on a Loop that carries the state's
+derivatives with respect to the sources and combines them with the incoming gradients of the outputs on its way. What is
+carried is a method's own business; `CarryingLoop` runs such a Loop.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leporello.engine import bridge, reference
-from leporello.engine.passing import Passing
-from leporello.engine.plan import Plan, Sweep
-from leporello.engine.wiring import floats
+from leporello.engine import autograd, reference
+from leporello.engine.plan import Plan, Sweep, pipeline_of
+from leporello.engine.state_gradient import Passing
+from leporello.engine.target import Target
 from leporello.errors import ArgumentError
-from leporello.gradient.carried import Carried
 from leporello.gradient.method import Method
+from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
+from leporello.loop.port import Port, Role
 from leporello.rewrite.linearize import Key, Linear, arriving, count, key, total
+
+STEPS_AT_A_TIME = 64  # random draws of so many steps are in memory together
+
+
+@dataclass(frozen=True, eq=False)
+class CarryingLoop:
+    """A Loop that carries derivatives forward in time, ready to run on any engine.
+
+    It is run in short stretches, and within each of them step by step: what is carried is large, so no two steps of it
+    are in memory together.
+
+    linear   what it was made of
+    sweep    what runs it; None for the engine `reference`, which runs `step`
+    """
+
+    linear: Linear
+    loop: Loop
+    sweep: Sweep | None
+
+    @staticmethod
+    def of(linear: Linear, loop: Loop, target: Target | None) -> CarryingLoop:
+        sweep = None if target is None else Sweep.of(loop, target, pipeline_of(target), "forward again").step_by_step()
+        return CarryingLoop(linear, loop, sweep)
+
+    @cached_property
+    def step(self) -> Callable[..., Any]:
+        return function_of(self.loop.graph)
+
+    @cached_property
+    def states(self) -> list[Port]:
+        """What is carried beside the loop's own state."""
+        own = {port.name for port in self.linear.loop.inputs if port.kind == "state"}
+        return [port for port in self.loop.inputs if port.kind == "state" and port.name not in own]
+
+    @torch.no_grad()
+    def run(self, values: Mapping[Key, Tensor], length: int, batch: int) -> dict[Key, Tensor]:
+        """Final states and totals, by kind and name; draws are made here."""
+        steps = 1 if self.sweep is None else STEPS_AT_A_TIME
+        states = {one: value for one, value in values.items() if one[0] == "state"}
+        totals: dict[Key, Tensor] = {}
+        for start in range(0, length, steps):
+            stretch = slice(start, min(start + steps, length))
+            for one, value in self._stretch({**values, **states}, stretch, batch).items():
+                if one[0] == "state":
+                    states[one] = value
+                else:
+                    totals[one] = totals[one] + value if one in totals else value
+        return states | totals
+
+    def _stretch(self, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> dict[Key, Tensor]:
+        length = stretch.stop - stretch.start
+        inputs = [self._value(port, values, stretch, batch) for port in self.loop.inputs]
+        if self.sweep is None:
+            outputs = reference.run(self.loop, self.step, inputs, length, batch)
+        else:
+            by_key = {port.key: value for port, value in zip(self.loop.inputs, inputs, strict=True)}
+            outputs, _ = autograd.run_sweep(self.sweep, length, batch, [by_key[p.key] for p in self.sweep.inputs])
+        return {port.key: value for port, value in zip(self.loop.outputs, outputs, strict=True)}
+
+    def _value(self, port: Port, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> Tensor:
+        if port.key in values:
+            value = values[port.key]
+            return value[stretch] if port.kind in ("sequence", "draw") else value
+        if port.kind == "draw":
+            size = (stretch.stop - stretch.start, batch, *port.shape)
+            return torch.rand(size, dtype=port.dtype, device=port.device)
+        return self.loop.constants[port.name]
 
 
 class ForwardMethod(Method, ABC):
@@ -45,30 +115,30 @@ class ForwardMethod(Method, ABC):
 
     @abstractmethod
     def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
-        """What a gradient that arrives at the final state, [rows, size], is to each source on which the state depends.
+        """The gradients of the sources on which the state depends, from that of the final state, [rows, size].
 
         states   what is carried, after the last step
         """
 
-    def engine(self, plan: Plan) -> str:
-        """Which engine runs that loop."""
-        return plan.engine
+    def target(self, plan: Plan) -> Target | None:
+        """What runs that Loop; None for the engine `reference`."""
+        return plan.target
 
     # ---- what all have in common
 
-    def carried(self, plan: Plan) -> Carried:
+    def carried(self, plan: Plan) -> CarryingLoop:
         """Made once for a plan; a refusal comes from here."""
         if "carried" not in plan.made:
             self._refuse_sequences(plan)
             linear = Linear(plan.loop, plan.wanted)
-            plan.made["carried"] = Carried.of(linear, self.carrying(linear), self.engine(plan))
-        made: Carried = plan.made["carried"]
+            plan.made["carried"] = CarryingLoop.of(linear, self.carrying(linear), self.target(plan))
+        made: CarryingLoop = plan.made["carried"]
         return made
 
     def _refuse_sequences(self, plan: Plan) -> None:
         for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True):
             if wanted and port.kind == "sequence":
-                name = "targets" if port.name == "call.target" else "inputs"
+                name = "targets" if port.role is Role.TARGET else "inputs"
                 raise ArgumentError(
                     f"the argument '{name}' requires a gradient, and {self} gives it none.",
                     came=f"{port} that requires a gradient",
@@ -87,7 +157,8 @@ class ForwardMethod(Method, ABC):
         """The plain one, and the one that backward runs."""
         again = self.carried(plan).sweep
         assert again is not None, "the engine 'reference' has no sweeps"
-        by = "" if self.engine(plan) == plan.engine else f", on {self.engine(plan)}"
+        target = self.target(plan)
+        by = "" if target is plan.target or target is None else f", on {target.name}"
         return [("forward", plan.plain), (f"forward again, with the outputs' gradients{by}", again)]
 
     def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
@@ -96,7 +167,7 @@ class ForwardMethod(Method, ABC):
         size = sum(port.dtype.itemsize * count(port) for port in ports) * batch
         names = ", ".join(f"{port.name} {port}" for port in ports)
         return [
-            "saved    nothing: inputs, outputs and their gradients are read where they lie",
+            "saved    nothing: inputs, outputs and their gradients are in memory anyway",
             f"carried  {names or 'nothing'}: {size:,} bytes, however many steps",
         ]
 
@@ -107,7 +178,7 @@ class ForwardMethod(Method, ABC):
             self.carried(plan)
             found: Sequence[Tensor] = _Forward.apply(self, plan, length, batch, *values)
             return found
-        return plainly(plan, values, length, batch)
+        return without_gradients(plan, values, length, batch)
 
     def gradients(
         self, plan: Plan, values: Sequence[Tensor], arriving_at: Sequence[Tensor | None], length: int, batch: int
@@ -119,7 +190,7 @@ class ForwardMethod(Method, ABC):
         carried, linear = self.carried(plan), self.carried(plan).linear
         ports = plan.loop.outputs
         given = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self.beginning(linear, batch)
-        heard = bridge.heard_of(list(enumerate(ports)), arriving_at, length, batch)
+        heard = autograd.incoming_gradients(list(enumerate(ports)), arriving_at, length, batch)
         given |= {
             key(arriving(port)): value
             for port, value in zip(ports, heard, strict=True)
@@ -136,13 +207,13 @@ class ForwardMethod(Method, ABC):
         return [found.get(key(total(port))) if wanted else None for port, wanted in asked]
 
 
-def plainly(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
+def without_gradients(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
     """Outputs in memory of their own, without gradients."""
-    if plan.engine != "reference":
-        return bridge.plain(plan, values, length, batch)
+    if plan.target is not None:
+        return autograd.plain(plan, values, length, batch)
     with torch.no_grad():
         outputs = reference.run(plan.loop, plan.step, values, length, batch)
-        return bridge.apart(outputs, range(len(outputs)), plan.loop.outputs, values)
+        return autograd.without_aliases(outputs, range(len(outputs)), plan.loop.outputs, values)
 
 
 class _Forward(torch.autograd.Function):
@@ -150,11 +221,11 @@ class _Forward(torch.autograd.Function):
     def forward(
         ctx: Any, method: ForwardMethod, plan: Plan, length: int, batch: int, *values: Tensor
     ) -> tuple[Tensor, ...]:
-        outputs = plainly(plan, values, length, batch)
+        outputs = without_gradients(plan, values, length, batch)
         ctx.method, ctx.plan, ctx.length, ctx.batch = method, plan, length, batch
         ctx.save_for_backward(*values)
         ctx.set_materialize_grads(False)
-        fixed = [output for port, output in zip(plan.loop.outputs, outputs, strict=True) if not floats(port)]
+        fixed = [output for port, output in zip(plan.loop.outputs, outputs, strict=True) if not port.is_floating]
         ctx.mark_non_differentiable(*fixed)
         return tuple(outputs)
 
@@ -166,5 +237,5 @@ class _Forward(torch.autograd.Function):
                 came="create_graph=True",
                 tries="gradient=lp.Full(), whose gradients can be differentiated again",
             )
-        found = ctx.method.gradients(ctx.plan, bridge.record_of(ctx), arriving, ctx.length, ctx.batch)
+        found = ctx.method.gradients(ctx.plan, autograd.saved_tensors(ctx), arriving, ctx.length, ctx.batch)
         return (None, None, None, None, *found)

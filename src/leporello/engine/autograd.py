@@ -1,0 +1,279 @@
+"""The bridge to autograd: a plan over a sequence as one differentiable function.
+
+Forward runs the forward sweep, backward the backward sweep. Where a gradient is itself to be differentiated, the
+backward Loop is run as a Loop of its own through the same bridge, so derivatives of every order are exact; weights on
+the delay act in every order, as a `detach` between two steps does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.engine import reference
+from leporello.engine.plan import Plan, Sweep, Values
+from leporello.engine.state_gradient import ALL, ClipCount, Passing, entering
+from leporello.engine.wiring import gradient_key, incoming_key, taken
+from leporello.errors import GraphGone
+from leporello.loop.port import Port, Role
+
+Gradients = list[Tensor | None]
+
+
+def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing = ALL) -> list[Tensor]:
+    """Outputs in the order of the Loop's, differentiable with respect to the inputs the plan wants.
+
+    passing   what each step passes back to the step before, for a plan whose backward Loop reads it
+    """
+    if plan.target is None:
+        counted = None
+        if passing.limit is not None:
+            counted = plan.note_clipped(ClipCount(), values, length, batch, passing.count)
+        return reference.run(plan.loop, plan.step, values, length, batch, passing, counted)
+    if torch.is_grad_enabled() and any(
+        value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True)
+    ):
+        return list(trained(plan, values, length, batch, passing))
+    return plain(plan, values, length, batch)
+
+
+def trained(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
+    """The same, for a call of which it is known that gradients are wanted."""
+    outputs: Sequence[Tensor] = _Sweeps.apply(plan, length, batch, passing, *values)
+    return outputs
+
+
+def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
+    """The same, without gradients."""
+    sweep = plan.plain
+    with torch.no_grad():
+        outputs, _ = run_sweep(sweep, length, batch, [values[place] for place in plan.plain_places])
+        return without_aliases(outputs, sweep.aliases, plan.loop.outputs, values)
+
+
+def run_sweep(
+    sweep: Sweep, length: int, batch: int, values: Sequence[Tensor | None]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and states before each step; without autocast, which acted when the step was traced."""
+    device = sweep.device
+    if not torch.is_autocast_enabled(device):
+        return sweep.function(length, batch, *values)
+    with torch.autocast(device, enabled=False):
+        return sweep.function(length, batch, *values)
+
+
+class _Sweeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, length: int, batch: int, passing: Passing, *values: Tensor) -> tuple[Tensor, ...]:
+        wired, sweep = plan.wiring, plan.forward
+        outputs, befores = run_sweep(sweep, length, batch, [values[place] for place in wired.forward])
+        count = len(plan.loop.outputs)
+        own = without_aliases(outputs[:count], sweep.aliases, plan.loop.outputs, values)
+        kept = taken(wired.kept, (values, [*own, *outputs[count:]], befores))
+        ctx.plan, ctx.length, ctx.batch, ctx.passing = plan, length, batch, passing
+        ctx.save_for_backward(*values, *kept)
+        ctx.set_materialize_grads(False)
+        if wired.fixed:
+            ctx.mark_non_differentiable(*[own[index] for index in wired.fixed])
+        return tuple(own)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        plan, saved, passing = ctx.plan, saved_tensors(ctx), ctx.passing
+        inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
+        back = Back(plan, inputs, kept, ctx.length, ctx.batch)
+        sweep = back.differentiable if torch.is_grad_enabled() else back.swept
+        if passing.count == 1:
+            own = sweep(gradients, passing.weights)
+        else:
+            own = back.by_groups(sweep, gradients, passing)
+        return (None, None, None, None, *own)
+
+
+def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
+    """What a forward sweep has kept; torch's own error for its absence says nothing of steps."""
+    try:
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+    except RuntimeError as error:
+        if "second time" in str(error):
+            raise GraphGone(
+                "a gradient goes back through the steps of a call for a second time.",
+                because="what the call had kept was freed when the first one had gone back",
+                tries="lp.detach(state) before a state goes into the next call; lp.stream, which does it; or "
+                "backward() once for all losses that go back through one call",
+            ) from error
+        if "modified by an inplace operation" in str(error):
+            raise GraphGone(
+                "a tensor that a call has read was changed before its gradient went back.",
+                because=str(error).split("\n")[0],
+                tries="backward() before optimizer.step()",
+            ) from error
+        raise
+    return saved
+
+
+@dataclass(frozen=True, eq=False)
+class Back:
+    """The gradient of one call: from the gradients of its outputs to those of its inputs, in their order.
+
+    inputs, kept   the call's values, and what the forward sweep handed over
+    """
+
+    plan: Plan
+    inputs: Sequence[Tensor]
+    kept: Sequence[Tensor]
+    length: int
+    batch: int
+
+    def swept(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
+        """By the backward sweep."""
+        plan, wired = self.plan, self.plan.wiring
+        incoming = incoming_gradients(wired.incoming, gradients, self.length, self.batch, zeros=False)
+        pools = (self.inputs, (), (), self.kept, incoming, wired.constants, (weight,))
+        results, _ = run_sweep(plan.backward, self.length, self.batch, taken(wired.backward, pools))
+        if wired.clip_count is not None:
+            plan.note_clipped(ClipCount(results[wired.clip_count]), self.inputs, self.length, self.batch)
+        return _distinct([None if place is None else results[place] for place in wired.results])
+
+    def differentiable(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
+        """By a Loop of its own, to be differentiated again."""
+        plan = self.plan
+        incoming = incoming_gradients(list(enumerate(plan.loop.outputs)), gradients, self.length, self.batch)
+        by_key = _differentiable_backward(plan, self.inputs, incoming, self.length, self.batch, weight)
+        # None where nothing depends on an input, as autograd has it
+        return [
+            by_key.get(gradient_key(port)) if wanted else None
+            for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)
+        ]
+
+    def by_groups(
+        self, sweep: Callable[..., Gradients], gradients: Sequence[Tensor | None], passing: Passing
+    ) -> Gradients:
+        """The sum over the groups of losses, each carried back by a sweep of its own."""
+        plan, counted = self.plan, ClipCount()
+        total: Gradients = [None] * len(plan.wanted)
+        for group in range(passing.count):
+            entered = [
+                None if gradient is None else entering(gradient, passing.masks(group, port.kind == "sequence"))
+                for port, gradient in zip(plan.loop.outputs, gradients, strict=True)
+            ]
+            part = sweep(entered, passing.one(group).weights)
+            total = [_added(one, other) for one, other in zip(total, part, strict=True)]
+            counted = counted if plan.clipped is None else ClipCount(counted.count + plan.clipped.count)
+        if plan.clipped is not None:
+            plan.note_clipped(counted, self.inputs, self.length, self.batch, passing.count)
+        return total
+
+
+def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
+
+
+def without_aliases(
+    outputs: Sequence[Tensor], aliases: Sequence[int], ports: Sequence[Port], values: Sequence[Tensor]
+) -> list[Tensor]:
+    """Results with memory of their own: none is an input or part of another, so that none changes or outlives another.
+
+    A final state that is the last step of a sequence would otherwise keep the whole sequence alive.
+
+    aliases   the outputs that may share memory
+    """
+    results = list(outputs)
+    if not any(index < len(results) for index in aliases):
+        return results
+    storages = {storage_of(value) for value in values}
+    storages |= {storage_of(value) for index, value in enumerate(outputs) if index not in aliases}
+    for index in aliases:
+        if index < len(results):
+            output = results[index]
+            whole = ports[index].kind == "sequence" or output.untyped_storage().nbytes() <= output.nbytes
+            if storage_of(output) in storages or not whole:
+                results[index] = output.clone()
+            storages.add(storage_of(results[index]))
+    return results
+
+
+def storage_of(value: Tensor) -> int:
+    """The identity of a tensor's memory: the same for tensors that share it."""
+    identity: int = value.untyped_storage()._cdata
+    return identity
+
+
+def _distinct(gradients: list[Tensor | None]) -> list[Tensor | None]:
+    """Gradients of which no two are the same memory, though two values may have the same gradient."""
+    seen: set[tuple[int, int]] = set()
+    for index, gradient in enumerate(gradients):
+        if gradient is not None:
+            place = (storage_of(gradient), int(gradient.storage_offset()))
+            if place in seen:
+                gradients[index] = gradient = gradient.clone()
+            seen.add(place)
+    return gradients
+
+
+def incoming_gradients(
+    incoming: Sequence[tuple[int, Port]],
+    gradients: Sequence[Tensor | None],
+    length: int,
+    batch: int,
+    *,
+    zeros: bool = True,
+) -> list[Tensor | None]:
+    """The outputs' gradients as a sweep reads them; zeros, expanded from one number, where none came in.
+
+    incoming   outputs whose gradient is read
+    zeros      whether states need zeros too; a sweep takes None for a state of zeros
+    """
+    values = [None if gradient is None else gradient.resolve_neg() for gradient in gradients]
+    for index, port in incoming:
+        if values[index] is None and port.is_floating and (zeros or port.kind != "state"):
+            rows = (batch,) if port.rows else ()
+            shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
+            if port.kind == "state":
+                values[index] = torch.zeros(shape, dtype=port.dtype, device=port.device)
+            else:
+                values[index] = torch.zeros((), dtype=port.dtype, device=port.device).expand(shape)
+    return values
+
+
+def _differentiable_backward(
+    plan: Plan,
+    inputs: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    length: int,
+    batch: int,
+    weight: Tensor | None,
+) -> Values:
+    """The backward sweep through the bridge itself, on values that autograd knows: gradients by kind and name."""
+    recording = plan.recording
+    befores = call(recording, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
+    states = [port.name for port in plan.loop.inputs if port.kind == "state"]
+    by_state = dict(zip(states, befores, strict=True))
+    values = {port.key: value for port, value in zip(plan.loop.inputs, inputs, strict=True)}
+    incoming = {incoming_key(port): value for port, value in zip(plan.loop.outputs, gradients, strict=True)}
+    constants = plan.gradient.constants
+
+    def value_of(port: Port) -> Tensor:
+        """What an input of the backward Loop reads."""
+        if port.role is Role.WEIGHT:
+            assert weight is not None
+            return weight
+        if port.role is Role.STATE_BEFORE and port.of is not None and port.of.name in by_state:
+            return by_state[port.of.name]
+        if port.role in (Role.FORWARD_INPUT, Role.FORWARD_DRAW) and port.of is not None and port.of.key in values:
+            return values[port.of.key]
+        found = incoming.get(port.key)
+        if found is None:
+            found = values[port.key] if port.key in values else constants[port.name]
+        return found
+
+    loop = plan.differentiable_gradient
+    reads = [value_of(port) for port in loop.inputs]
+    needs = dict(zip(loop.inputs, reads, strict=True))
+    again = plan.pure_backward(lambda port: needs[port].requires_grad)
+    results = call(again, reads, length, batch)
+    return {port.key: value for port, value in zip(again.loop.outputs, results, strict=True)}

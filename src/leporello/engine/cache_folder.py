@@ -1,0 +1,70 @@
+"""The folder in which generated code is kept: C texts, built libraries with their hashes, and the text of sweeps.
+
+LEPORELLO_CACHE names it; else it is `leporello` in the user's cache folder, as platformdirs finds it where that
+package is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from leporello.errors import EngineRefusal
+
+KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py")
+
+
+def folder() -> Path:
+    """Where generated code is kept."""
+    variable = os.environ.get("LEPORELLO_CACHE")
+    if variable:
+        return Path(variable)
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        return Path(home) / "leporello"
+    return user_cache_path("leporello", appauthor=False)
+
+
+def safe_folder() -> Path:
+    """The same, made if it is missing, refused if others can write to it."""
+    path = folder()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise EngineRefusal(
+            "the cache folder can be written to by others, and what is built there is run.",
+            folder=str(path),
+            tries=f"chmod 700 {path}; or set LEPORELLO_CACHE to a folder of your own",
+        )
+    return path
+
+
+def contents() -> list[Path]:
+    """The files that we have put there."""
+    home = folder()
+    return sorted(path for path in home.iterdir() if path.suffix in KEPT_SUFFIXES) if home.is_dir() else []
+
+
+def clear() -> None:
+    """Remove them, and nothing else that may be in the folder."""
+    for path in contents():
+        path.unlink(missing_ok=True)
+
+
+def kept_path(name: str, key: str, suffix: str) -> Path:
+    """The path of a file for a Loop of that name, with a hash of all that it depends on."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:24]
+    return safe_folder() / f"{''.join(c if c.isalnum() else '_' for c in name)}-{digest}{suffix}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Under another name first, then renamed: nobody ever sees half of a file."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(name, path)

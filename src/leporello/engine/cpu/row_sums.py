@@ -1,0 +1,167 @@
+"""Sums over all rows of a window: what gradients of matrices and biases are made of, several of them in one call.
+
+They read the same values, and what one has read the next finds in the cache. `sums_in_turn` and `with_row_sums` find
+them in an at-once stage; `RowSums` computes them by totals.c.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from leporello.engine.cpu import native
+from leporello.loop.graph import arguments, copied, placeholders, results
+from leporello.loop.stages import Stage
+from leporello.rewrite.leave_out import summed, summed_pair
+
+REALS = (torch.float32, torch.float64)
+LARGE_ROW_BYTES = 1024  # the sums of a value with rows as large are a stage of their own
+SumShapes = tuple[tuple[int, int, int, int], ...]
+
+
+class RowSums:
+    """For each pair of values first.t() @ second; first.sum(0, keepdim=True) where there is no second.
+
+    shapes    for each sum: which value, which other or -1, and their columns
+    past      whether the last value says of each row whether it is left out
+    work      operations for one row, about
+    code      by number of threads: the address of what runs, and the bytes of scratch that each thread needs
+    """
+
+    __name__ = "totals"
+    reads_sequences = True  # takes [steps, batch, columns], contiguous, as well as [rows, columns]
+
+    def __init__(self, shapes: SumShapes, dtype: torch.dtype, past: bool = False) -> None:
+        self.shapes, self.dtype, self.past = shapes, dtype, past
+        self.results = [(1, m) if second < 0 else (m, n) for _, second, m, n in shapes]
+        self.first_columns = next(m for first, _, m, _ in shapes if first == 0)
+        self.work = sum(2 * m * max(n, 4) for _, _, m, n in shapes)
+        self.code: dict[tuple[Any, int], tuple[int, int]] = {}
+
+    def __call__(self, *values: Tensor) -> list[Tensor]:
+        rows = values[0].numel() // self.first_columns
+        tables = [value if value.stride(-1) == 1 else value.contiguous() for value in values]
+        left_out = tables.pop().data_ptr() if self.past else 0
+        addresses = [table.data_ptr() for table in tables]
+        addresses.append(0)  # the second value where there is none
+        strides = [table.stride(-2) for table in tables]
+        strides.append(0)
+        dtype = self.dtype
+        sums = [torch.empty(shape, dtype=dtype, device=native.CPU) for shape in self.results]
+        words: list[int] = []
+        for (first, second, m, n), out in zip(self.shapes, sums, strict=True):
+            words += (addresses[first], addresses[second], out.data_ptr(), m, n, strides[first], strides[second])
+        packed = array("q", words)  # `total` in totals.c
+        threads = native.thread_count(rows * self.work)
+        code, scratch = self._code(native.runtime(), threads)
+        native.run_kernel(
+            code, [packed.buffer_info()[0], len(sums), scratch, left_out], rows, 1, scratch * threads, threads, rows
+        )
+        return sums
+
+    def _code(self, code: Any, threads: int) -> tuple[int, int]:
+        key = (code, threads)
+        if key not in self.code:
+            letter, words = "d" if self.dtype == torch.float64 else "f", array("q")
+            for _, second, m, n in self.shapes:
+                words.extend((0, int(second >= 0), 0, m, n, 0, 0))
+            scratch = getattr(code, f"totals_scratch_{letter}")(words.buffer_info()[0], len(self.shapes), threads)
+            self.code[key] = (native.address_of(getattr(code, f"totals_{letter}")), scratch)
+        return self.code[key]
+
+
+class _Sum(NamedTuple):
+    """first.t() @ second, or the sum of the first; `past` says which rows are left out."""
+
+    first: fx.Node
+    second: fx.Node | None
+    past: fx.Node | None
+
+
+def with_row_sums(graph: fx.Graph) -> fx.Graph:
+    """A copy of a graph in which sums over rows are one call, where there is a product among them."""
+    graph, _ = copied(graph)
+    groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _Sum]] = {}
+    for node in dict.fromkeys(results(graph)):
+        one = _sum(node)
+        if one is not None:
+            groups.setdefault((node.meta["val"].dtype, one.past), {})[node] = one
+    for sums in groups.values():
+        if any(one.second is not None for one in sums.values()):
+            _call_together(graph, sums)
+    graph.eliminate_dead_code()
+    graph.lint()
+    return graph
+
+
+def sums_in_turn(stage: Stage) -> list[Stage]:
+    """An at-once stage as several: the sums of each large value in turn, so that its memory is free for the next."""
+    groups: dict[fx.Node | None, list[int]] = {}
+    for index, node in enumerate(results(stage.graph)):
+        one = _sum(node)
+        of_inputs = one is not None and all(value is None or value.op == "placeholder" for value in one)
+        large = one is not None and of_inputs and _row_bytes(one.first) >= LARGE_ROW_BYTES
+        groups.setdefault(one.first if one is not None and large else None, []).append(index)
+    if len(groups) < 2 or stage.states:
+        return [stage]
+    return [_with_results(stage, indices) for indices in groups.values()]
+
+
+def _with_results(stage: Stage, indices: list[int]) -> Stage:
+    """The stage with some of its results only."""
+    graph, copies = copied(stage.graph)
+    made = [copies[node] for node in results(stage.graph)]
+    graph.output_node().args = (tuple(made[index] for index in indices),)
+    graph.eliminate_dead_code()
+    places = placeholders(graph)[1:]
+    kept = [index for index, place in enumerate(places) if place.users]
+    for place in places:
+        if not place.users:
+            graph.erase_node(place)
+    reads = tuple(stage.reads[index] for index in kept)
+    return replace(stage, graph=graph, reads=reads, writes=tuple(stage.writes[index] for index in indices))
+
+
+def _call_together(graph: fx.Graph, sums: dict[fx.Node, _Sum]) -> None:
+    """One call for sums of the same dtype that leave out the same rows."""
+    values = list(dict.fromkeys(value for one in sums.values() for value in one[:2] if value is not None))
+    shapes = tuple(
+        (values.index(first), -1 if second is None else values.index(second), _columns(first), _columns(second))
+        for first, second, _ in sums.values()
+    )
+    (past,) = {one.past for one in sums.values()}
+    function = RowSums(shapes, values[0].meta["val"].dtype, past is not None)
+    with graph.inserting_before(graph.output_node()):
+        together = graph.call_function(function, (*values, *(() if past is None else (past,))))
+        for index, node in enumerate(sums):
+            part = graph.call_function(operator.getitem, (together, index))
+            part.meta.update(node.meta)
+            node.replace_all_uses_with(part)
+
+
+def _sum(node: fx.Node) -> _Sum | None:
+    """A sum over rows that the stage gives out and does not read itself, of numbers that kernels compute with."""
+    if any(user.op != "output" for user in node.users):
+        return None
+    if node.target is summed:
+        first, second, past = arguments(node)
+    else:
+        first, second = summed_pair(node) or (None, None)
+        past = None
+    values = [value for value in (first, second) if value is not None]
+    able = all(value.meta["val"].dtype in REALS and _columns(value) for value in values)
+    return _Sum(first, second, past) if values and able else None
+
+
+def _row_bytes(node: fx.Node) -> int:
+    columns: int = _columns(node) * node.meta["val"].dtype.itemsize
+    return columns
+
+
+def _columns(node: fx.Node | None) -> int:
+    return 1 if node is None else int(node.meta["val"].shape[1])

@@ -1,0 +1,48 @@
+"""The target `cpu`: insides of a Loop as generated C, built by the machine's compiler and cached; float32 and float64.
+
+Sums over rows and large products of at-once stages are kernels too (row_sums, row_products).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from leporello.engine.cpu.build import compiler_refusal
+from leporello.engine.cpu.row_products import with_row_products
+from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
+from leporello.engine.cpu.runner import build
+from leporello.engine.target import Costs, Target, WindowSizes
+from leporello.kernel.expressions import is_drawn_in, is_pointwise
+from leporello.loop.stages import Stage
+from leporello.rewrite.join import join
+from leporello.rewrite.leave_out import leave_out
+from leporello.rewrite.pipeline import Pass
+
+aten = torch.ops.aten
+# What libm computes for the kernels; tanh, exp, log and sigmoid are our own, cheaper than a pass over memory.
+EXPENSIVE_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
+
+
+def _at_once(stage: Stage) -> list[Stage]:
+    return [replace(part, graph=with_row_products(with_row_sums(part.graph))) for part in sums_in_turn(stage)]
+
+
+CPU_TARGET = Target(
+    name="cpu",
+    devices={"cpu": "the CPU"},
+    dtypes=frozenset({torch.float32, torch.float64}),
+    costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
+    passes=(
+        Pass("pair", "join", "a kernel reads a part of a row as it reads a whole one: one sequence instead of several",
+             lambda c, saved: join(saved, is_pointwise)),
+        Pass("pair", "leave_out", "row_sums skips rows past their end, so nothing need be cleaned for it",
+             lambda c, saved: replace(saved, backward=leave_out(saved.backward, c.leaving))),
+    ),
+    default_windows=WindowSizes(most_rows=4096),
+    unavailable=compiler_refusal,
+    remedy="Install gcc or clang",
+    build=build,
+    at_once=_at_once,
+)  # fmt: skip

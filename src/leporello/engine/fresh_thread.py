@@ -1,0 +1,28 @@
+"""Run a function in a fresh thread, outside of the tracing modes and the autocast of the present one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def in_fresh_thread(function: Callable[[], Result]) -> Result:
+    """The function's result; its error is raised here."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((True, function()))
+        except BaseException as error:
+            outcome.extend((False, error))
+
+    thread = threading.Thread(target=run, name="leporello")
+    thread.start()
+    thread.join()
+    worked, result = outcome
+    if not worked:
+        raise result
+    return result

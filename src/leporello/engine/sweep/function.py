@@ -1,0 +1,174 @@
+"""A sweep as one Python function, written out for a program: straight lines, and a loop over windows of steps.
+
+What a call costs beside its stages is what this function does, so it looks nothing up that is known beforehand. Values
+of a window are flat: one axis holds steps times batch. `explain` says where the text can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.engine.sweep.placement import placement_of, possible_aliases
+from leporello.engine.sweep.program import Program, row_axis
+from leporello.engine.sweep.source import SourceText, Values, python_name
+from leporello.engine.sweep.stages import StageWriter
+from leporello.loop.graph import placeholders
+from leporello.loop.port import Port
+
+Windows = Callable[[int, int], list[tuple[int, int]]]
+
+
+def sweep_function(program: Program, befores: Mapping[str, fx.Node], windows: Windows) -> Callable[..., Any]:
+    """A function (length, batch, *inputs) -> outputs, and the sequences before each step of the states asked for.
+
+    befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
+    windows   from length and batch to the windows of steps, in the order of the sweep
+    """
+    text = SourceText()
+    text.name("windows", windows)
+    writer = _SweepWriter(Values(text, program, placement_of(program, befores)), befores)
+    writer.sweep()
+    return text.function("sweep", f"sweep of {program.split.loop.name}")
+
+
+def step_function(program: Program) -> Callable[..., list[Tensor]] | None:
+    """A function (batch, *inputs) -> outputs of one step, sequences without their axis of steps.
+
+    An agent or an instrument runs one step at a time, and what a call costs beside its kernel is then most of it. For
+    programs that are kernels and nothing else; None for others.
+    """
+    written = {node for timed in program.timed if timed.kernel for node, axis in timed.kernel.writes if axis == 0}
+    sequences = {node for port, node in program.outputs if port.kind == "sequence"}
+    others = possible_aliases(program) or program.finish or program.shifts
+    if not program.timed or not program.only_kernels or others or not sequences <= written:
+        return None
+    text = SourceText()
+    _SweepWriter(Values(text, program, placement_of(program, {}), one_step=True), {}).step()
+    return text.function("step", f"step of {program.split.loop.name}")
+
+
+class _SweepWriter:
+    """The whole of a sweep or of a step, from its arguments to its results; `StageWriter` writes what is in between."""
+
+    def __init__(self, values: Values, befores: Mapping[str, fx.Node]) -> None:
+        self.values, self.text, self.program = values, values.text, values.program
+        self.placement, self.befores = values.placement, befores
+        self.stages = StageWriter(values)
+
+    def sweep(self) -> None:
+        text = self.text
+        text.line(f"def sweep({', '.join(['length', 'batch', *map(self.values.value, self.program.inputs)])}):", 0)
+        self._begin()
+        text.line("every_window = windows(length, batch)")
+        text.line("one = len(every_window) == 1")
+        self._prepare()
+        text.line("for start, end in every_window:")
+        text.line("steps, rows = end - start, (end - start) * batch", 2)
+        for timed in self.program.timed:
+            self.stages.stage(timed)
+        self._between_windows()
+        self._finish()
+        outputs = [self._result(port, node) for port, node in self.program.outputs]
+        befores = [self._before(name, node) for name, node in self.befores.items()]
+        text.line(f"return [{', '.join(outputs)}], [{', '.join(befores)}]")
+
+    def step(self) -> None:
+        text = self.text
+        text.line(f"def step({', '.join(['batch', *map(self.values.value, self.program.inputs)])}):", 0)
+        text.line("length = steps = 1; rows = batch")
+        self._begin()
+        self._prepare()
+        for timed in self.program.timed:
+            assert timed.kernel is not None
+            self.stages.by_kernel(timed.kernel)
+        text.line(f"return [{', '.join(self._result(port, node) for port, node in self.program.outputs)}]")
+
+    def _begin(self) -> None:
+        """States before the first step, what is computed once, and totals that are still empty."""
+        program, text = self.program, self.text
+        for name, (_, out) in program.delays.items():
+            value, state = self.values.value(out), python_name(name)
+            if name in self.placement.may_be_none:
+                text.line(f"s_{state} = {value} if {value} is None else {value}.contiguous()")
+                continue
+            text.line(f"if {value} is None: {value} = {self.values.empty(out, 'batch', leaves=True)}.zero_()")
+            text.line(f"s_{state} = i_{state} = {value}.contiguous()")
+        if program.once is not None:
+            stage, function = program.once
+            targets = "".join(f"{self.values.value(node)}, " for node in stage.writes)
+            results = {node for _, node in program.outputs}
+            if stage.reads or placeholders(stage.graph)[0].users or results & set(stage.writes):
+                reads = ", ".join(["batch", *map(self.values.value, stage.reads)])
+                text.line(f"{targets}= {text.name('once', function)}({reads})")
+            else:  # the same for every call
+                with torch.inference_mode(False), torch.no_grad():
+                    text.line(f"{targets}= {text.name('constants', function(1))}")
+        for node in (*self.placement.totals, *program.summed):
+            text.line(f"t_{node.name} = None")
+
+    def _prepare(self) -> None:
+        """What stages need before the first window, and memory for what is given out."""
+        for timed in self.program.timed:
+            self.stages.prepare(timed)
+        self.values.allocate_sequences()
+
+    def _between_windows(self) -> None:
+        """Sums over time, and states that are what entered their delay at the end of the window."""
+        depth = self.values.depth
+        for node in self.program.summed:
+            axis, name = row_axis(node), f"t_{node.name}"
+            whole = f"{self.values.in_window(node)}.unflatten({axis}, (steps, batch)).sum({axis})"
+            self.text.line(f"{name} = {whole} if {name} is None else {name}.add_({whole})", depth)
+        for state, into in self.program.shifts:
+            place = "[:batch]" if self.program.reverse else "[rows - batch :]"
+            is_sequence = into in self.program.sequences or (
+                into in self.placement.written and self.values.varies(into)
+            )
+            value = f"{self.values.in_window(into)}{place}" if is_sequence else self.values.value(into)
+            self.text.line(f"s_{python_name(state)} = {value}", depth)
+
+    # ---- results
+
+    def _finish(self) -> None:
+        """What is computed from totals, after the last window."""
+        if self.program.finish is not None:
+            stage, function = self.program.finish
+            targets = "".join(f"t_{node.name}, " for node in stage.writes)
+            reads = ", ".join(["batch", *map(self._timeless, stage.reads)])
+            self.text.line(f"{targets}= {self.text.name('finish', function)}({reads})")
+
+    def _timeless(self, node: fx.Node) -> str:
+        is_total = node in self.placement.totals or node in self.program.summed
+        return f"t_{node.name}" if is_total else self.values.value(node)
+
+    def _result(self, port: Port, node: fx.Node) -> str:
+        """An output of the program, when all windows are done."""
+        if port.kind == "state":
+            return f"s_{python_name(port.name)}"
+        return f"t_{node.name}" if port.kind == "total" else self._sequence(node)
+
+    def _sequence(self, node: fx.Node) -> str:
+        """A result in the form of a sequence: (length, batch, ...)."""
+        if node in self.program.sequences:
+            return self.values.value(node)
+        if node not in self.placement.written:
+            return f"{self.values.value(node)}.expand(length, *{self.values.value(node)}.shape)"
+        if node in self.placement.in_place or node in self.placement.owners:
+            return f"w_{node.name}"
+        axis = row_axis(node)
+        if axis == 0:
+            sizes = ["length", "batch", *(str(size) for size in node.meta["val"].shape[1:])]
+            return f"w_{node.name}.view({', '.join(sizes)})"
+        return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
+
+    def _before(self, name: str, node: fx.Node) -> str:
+        """The states before each step: a view of the states after each step, shifted by one, if that sequence has the
+        initial state in front of it; else a copy."""
+        if name == self.placement.owners[node] and node in self.placement.written:
+            return f"b_{node.name}[{'1:' if self.program.reverse else ':length'}]"
+        after, first = self._sequence(node), f"i_{python_name(name)}.unsqueeze(0)"
+        return f"torch.cat([{after}[1:], {first}])" if self.program.reverse else f"torch.cat([{first}, {after}[:-1]])"

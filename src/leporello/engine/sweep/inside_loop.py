@@ -1,0 +1,66 @@
+"""An inside run step by step with torch's operators; and values that do not change with time, repeated for a window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.engine.sweep.program import TimedStage
+
+
+def run_inside(
+    timed: TimedStage,
+    steps: int,
+    batch: int,
+    reverse: bool,
+    states: Sequence[Tensor],
+    reads: Sequence[tuple[Tensor, int]],
+    fixed: Sequence[Tensor],
+    places: Sequence[Tensor],
+) -> tuple[Sequence[Tensor], list[Tensor]]:
+    """The states after the window, and the values that have no memory allocated beforehand; all flat.
+
+    reads    sequences of the window, with their row axis
+    fixed    what is the same at every step
+    places   memory for the results that are written straight into it
+    """
+    count, function = len(timed.states), timed.function
+    inputs = [_by_steps(value, axis, steps, batch) for value, axis in reads]
+    outputs = [_by_steps(place, 0, steps, batch) for place in places]
+    if reverse:
+        inputs, outputs = [steps_of[::-1] for steps_of in inputs], [steps_of[::-1] for steps_of in outputs]
+    columns: list[list[Tensor]] = [[] for _ in timed.loose]
+    inputs_by_step: Any = zip(*inputs, strict=True) if inputs else repeat((), steps)
+    outputs_by_step: Any = zip(*outputs, strict=True) if outputs else repeat((), steps)
+    for values, memory in zip(inputs_by_step, outputs_by_step, strict=True):
+        results = function(batch, *states, *values, *fixed, *memory)
+        states = results[:count]
+        for column, (index, _) in zip(columns, timed.loose, strict=True):
+            column.append(results[index])
+    del inputs, results, values
+    stacked = []
+    for _, node in timed.loose:
+        axis = _axis(timed, node)
+        column = columns.pop(0)
+        stacked.append(torch.stack(column[::-1] if reverse else column, axis).flatten(axis, axis + 1))
+    return states, stacked
+
+
+def _axis(timed: TimedStage, node: Any) -> int:
+    return next(rows for written, rows in timed.writes if written is node and rows is not None)
+
+
+def _by_steps(value: Tensor, axis: int, steps: int, batch: int) -> Sequence[Tensor]:
+    """A flat value as one contiguous tensor per step."""
+    whole = value.unflatten(axis, (steps, batch))
+    return (whole.movedim(axis, 0).contiguous() if axis else whole).unbind(0)
+
+
+def repeated(value: Tensor, axis: int, steps: int) -> Tensor:
+    """A value that is the same at every step, once for each step of a window, flat."""
+    whole = value.unsqueeze(axis)
+    return whole.expand(*value.shape[:axis], steps, *value.shape[axis:]).flatten(axis, axis + 1).contiguous()

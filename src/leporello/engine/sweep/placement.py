@@ -1,0 +1,107 @@
+"""Buffer placement: which values of a sweep are written straight into a whole sequence, which live in one window only.
+
+All of it is known before a line of the sweep is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import fx
+
+from leporello.engine.sweep.program import Program, TimedStage
+from leporello.loop.port import Role
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where the values of a sweep are in memory.
+
+    in_place      sequences that the Loop gives out and a stage writes straight into their final memory
+    loose         other values that a stage writes: they live in one window
+    totals        what each window adds to, in the order of the stages
+    owners        sequences of a state after each step whose memory begins with the state before the first step -> that
+                  state (of several the first): the states before each step are then a view of the same memory
+    leaving       sequences that leave the engine: tensors of their own, not from the buffer pool
+    may_be_none   states that nobody but their kernel reads: None stands for zeros there
+    """
+
+    in_place: frozenset[fx.Node]
+    loose: frozenset[fx.Node]
+    totals: tuple[fx.Node, ...]
+    owners: Mapping[fx.Node, str]
+    leaving: frozenset[fx.Node]
+    may_be_none: frozenset[str]
+
+    @cached_property
+    def written(self) -> frozenset[fx.Node]:
+        """All that stages write, but for totals."""
+        return self.in_place | self.loose
+
+
+def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
+    """Decide for each value.
+
+    befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
+    """
+    totals = dict.fromkeys(
+        node for timed in program.timed for node, rows in timed.writes if rows is None and not timed.inside
+    )
+    in_place: set[fx.Node] = set()
+    loose: set[fx.Node] = set()
+    for timed in program.timed:
+        in_place.update(node for node in _can_be_placed(timed) if node in program.kept)
+        loose.update(node for node, _ in timed.writes if node not in totals and node not in in_place)
+    return Placement(
+        in_place=frozenset(in_place),
+        loose=frozenset(loose),
+        totals=tuple(totals),
+        owners={node: name for name, node in reversed([*befores.items()])},
+        leaving=frozenset(
+            node for port, node in program.outputs if port.kind == "sequence" and port.role is not Role.SAVED
+        ),
+        may_be_none=frozenset(
+            name
+            for timed in program.timed
+            if timed.kernel is not None
+            for name in timed.kernel.states
+            if name not in befores and not _is_read_elsewhere(program, name, timed)
+        ),
+    )
+
+
+def possible_aliases(program: Program) -> tuple[int, ...]:
+    """The outputs that may share memory with an input or with another output."""
+    own: set[Any] = set()
+    for timed in program.timed:
+        own.update(_can_be_placed(timed))
+        if timed.kernel is not None:
+            own.update(timed.kernel.states)
+    indices = []
+    for index, (port, node) in enumerate(program.outputs):
+        key = port.name if port.kind == "state" else node
+        if port.kind == "total" or key not in own:
+            indices.append(index)
+        own.discard(key)  # a second output of the same value shares the first one's memory
+    return tuple(indices)
+
+
+def _can_be_placed(timed: TimedStage) -> list[fx.Node]:
+    """What a stage can write into memory that is handed in."""
+    if timed.kernel is not None:
+        return [node for node, axis in timed.kernel.writes if axis == 0]
+    return list(timed.placed)
+
+
+def _is_read_elsewhere(program: Program, state: str, inside: TimedStage) -> bool:
+    """Whether others than its inside read what a state begins with."""
+    out = program.delays[state][1]
+    read = {node for _, node in program.outputs} | {node for _, node in program.shifts}
+    for alone in (program.once, program.finish):
+        read |= set(alone[0].reads) if alone else set()
+    for timed in program.timed:
+        read |= set() if timed is inside else {*timed.fixed, *(node for node, _ in timed.varying)}
+    return out in read

@@ -1,0 +1,301 @@
+"""`Program`: a split Loop made ready for a target: a Python function or a built kernel per stage, and who reads what.
+
+Everything that does not depend on a call is found here, once. `engine/sweep/function.py` writes a Python function from
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.engine.target import Runner, Target
+from leporello.kernel.decompose import decomposed
+from leporello.kernel.dependencies import loaded
+from leporello.kernel.description import Kernel, Matrix
+from leporello.kernel.lower import kernel_of
+from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.graph import arguments, copied, function_of, placeable, placeholders, results
+from leporello.loop.port import Port
+from leporello.loop.stages import Split, Stage
+from leporello.loop.value_classes import ValueClass
+
+
+@dataclass(frozen=True, eq=False)
+class InsideKernel:
+    """An inside as a kernel, with the values of the Loop's graph that it reads and writes, and their row axes.
+
+    reads    sequences
+    rows     values that are the same at every step, one per row
+    fixed    values that are the same for all rows
+    """
+
+    runner: Runner
+    kernel: Kernel
+    states: tuple[str, ...]
+    reads: tuple[tuple[fx.Node, int], ...]
+    rows: tuple[tuple[fx.Node, int], ...]
+    fixed: tuple[fx.Node, ...]
+    writes: tuple[tuple[fx.Node, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TimedStage:
+    """A stage that runs in every window.
+
+    function   of the number of rows, the states, `varying`, `fixed`, and the memory for `placed`
+    states     for an inside those on its cycle, elsewhere those it shifts by one step
+    varying    the sequences it reads, with their row axis
+    fixed      what it reads that is the same at every step
+    writes     of an at-once stage, with their row axis, None for a part of a total
+    placed     writes that go straight to their final memory
+    loose      its other writes, with their index among the results
+    done       sequences of the window that nobody reads after it
+    kernel     what runs an inside instead of `function`, where the target builds kernels
+    direct     a function of the target's that is the whole of an at-once stage and reads sequences as they are in
+               memory; and those sequences, in its order
+    """
+
+    inside: bool
+    function: Callable[..., Any]
+    states: tuple[str, ...]
+    varying: tuple[tuple[fx.Node, int], ...]
+    fixed: tuple[fx.Node, ...]
+    writes: tuple[tuple[fx.Node, int | None], ...]
+    placed: tuple[fx.Node, ...]
+    loose: tuple[tuple[int, fx.Node], ...]
+    done: tuple[fx.Node, ...]
+    kernel: InsideKernel | None = None
+    direct: tuple[Callable[..., Any], tuple[fx.Node, ...]] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A split made ready.
+
+    sequences   inputs that have an axis of steps
+    outputs     ports with their values
+    shifts      states on no cycle, with what enters their delay
+    kept        sequences the Loop gives out
+    summed      values the Loop gives out summed over time, one per row
+    once        what runs before the first window, finish what runs after the last
+    """
+
+    split: Split
+    reverse: bool
+    inputs: tuple[fx.Node, ...]
+    sequences: frozenset[fx.Node]
+    outputs: tuple[tuple[Port, fx.Node], ...]
+    delays: dict[str, tuple[fx.Node, fx.Node]]
+    shifts: tuple[tuple[str, fx.Node], ...]
+    kept: frozenset[fx.Node]
+    summed: tuple[fx.Node, ...]
+    once: tuple[Stage, Callable[..., Any]] | None
+    timed: tuple[TimedStage, ...]
+    finish: tuple[Stage, Callable[..., Any]] | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs are, and all else."""
+        inputs = self.split.loop.inputs
+        return inputs[0].device if inputs else torch.get_default_device()
+
+    @property
+    def only_kernels(self) -> bool:
+        """Whether kernels run all of it: nothing then needs windows."""
+        return all(timed.kernel is not None for timed in self.timed)
+
+
+def program_of(split: Split, target: Target) -> Program:
+    """Make a split ready; an operator that the target's kernels do not cover is refused by name."""
+    loop = split.loop
+    ports = list(zip(loop.outputs, loop.results, strict=True))
+    cyclic = {name for stage in split.insides for name in stage.states}
+    summed = tuple(dict.fromkeys(node for port, node in ports if port.kind == "total" and port.rows))
+    shifts = tuple((name, into) for name, (into, _) in loop.delays.items() if name not in cyclic)
+    stages = [stage for stage in split.stages if stage.kind in ("at once", "inside")]
+    done = _last_reads(stages, {*summed, *(into for _, into in shifts)})
+    timed = [one for stage, own in zip(stages, done, strict=True) for one in _timed(split, stage, own, target)]
+    program = Program(
+        split=split,
+        reverse=loop.reverse,
+        inputs=tuple(loop.placeholders),
+        sequences=frozenset(
+            node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.kind in ("sequence", "draw")
+        ),
+        outputs=tuple(ports),
+        delays=loop.delays,
+        shifts=shifts,
+        kept=frozenset(node for port, node in ports if port.kind == "sequence"),
+        summed=summed,
+        once=_alone(split, "once"),
+        timed=tuple(timed),
+        finish=_alone(split, "finish"),
+    )
+    return _without_unread(program) if target.kernels else program
+
+
+def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target) -> list[TimedStage]:
+    """A stage as the target runs it: an inside as a kernel, an at-once stage perhaps as several stages."""
+    if stage.kind == "inside":
+        ready = _ready(split, stage, done)
+        return [ready if target.build is None else replace(ready, kernel=_inside_kernel(split, stage, target))]
+    parts: list[TimedStage] = []
+    read_later: set[fx.Node] = set()
+    for part in reversed(target.at_once(stage)):
+        own = {*part.reads, *part.writes} - read_later
+        read_later |= own
+        ready = _ready(split, part, tuple(node for node in done if node in own))
+        parts.append(replace(ready, direct=_direct(part, split)))
+    return parts[::-1]
+
+
+def _ready(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
+    """A stage with the function that torch's operators run it by."""
+    inside, count, kinds = stage.kind == "inside", len(stage.states), split.classes
+    own = {split.loop.delays[name][1] for name in stage.states}
+    varying = [node for node in stage.reads if kinds[node] is ValueClass.VARYING and node not in own]
+    timeless = [node for node in stage.reads if kinds[node] is ValueClass.TIMELESS and not inside]
+    fixed = [node for node in stage.reads if node not in own and node not in varying and node not in timeless]
+    first = count if inside else 0
+    placed = _placed(stage, split, first)
+    return TimedStage(
+        inside=inside,
+        function=_ordered(stage, [*varying, *timeless, *fixed], [first + index for index in placed], split),
+        states=stage.states,
+        varying=tuple((node, row_axis(node)) for node in (*varying, *timeless)),
+        fixed=tuple(fixed),
+        writes=tuple((node, None if kinds[node] is ValueClass.REDUCED else row_axis(node)) for node in stage.writes),
+        placed=tuple(stage.writes[index] for index in placed),
+        loose=tuple((count + index, node) for index, node in enumerate(stage.writes) if index not in placed),
+        done=done,
+    )
+
+
+def _placed(stage: Stage, split: Split, first: int) -> list[int]:
+    """The writes of a stage that its operators can put into memory that is handed in.
+
+    first   the results in front of them: an inside's states
+    """
+    made = results(stage.graph)
+    able = {made[index] for index in placeable(stage.graph)}
+    writes = enumerate(zip(stage.writes, made[first:], strict=True))
+    return [index for index, (node, own) in writes if own in able and split.classes[node] is ValueClass.VARYING]
+
+
+def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split) -> Callable[..., Any]:
+    """The stage's function, which takes its states first, then the reads in this order."""
+    states = [split.loop.delays[name][1] for name in stage.states]
+    order = [stage.reads.index(node) for node in (*states, *reads)]
+    return function_of(stage.graph, placed, [0, *(1 + index for index in order)])
+
+
+def _direct(stage: Stage, split: Split) -> tuple[Callable[..., Any], tuple[fx.Node, ...]] | None:
+    """Of a stage that is one call of a function which `reads_sequences`: the function and what it reads."""
+    calls = [node for node in stage.graph.nodes if getattr(node.target, "reads_sequences", False)]
+    parts = [node for call in calls for node in call.users]
+    made = results(stage.graph)
+    if len(calls) != 1 or [arguments(node)[1] for node in made if node in parts] != list(range(len(parts))):
+        return None
+    reads = calls[0].all_input_nodes
+    if len(made) != len(parts) or not all(node.op == "placeholder" for node in reads):
+        return None
+    own = dict(zip(placeholders(stage.graph)[1:], stage.reads, strict=True))
+    values = tuple(own[node] for node in reads)
+    rows_first = all(split.classes[node] is ValueClass.VARYING and row_axis(node) == 0 for node in values)
+    function: Any = calls[0].target
+    return (function, values) if rows_first else None
+
+
+# ---- kernels
+
+
+def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
+    own = {split.loop.delays[name][1] for name in stage.states}
+    others = [node for node in stage.reads if node not in own and isinstance(node.meta.get("val"), Tensor)]
+    kinds = split.classes
+    kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family))
+    fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
+    fixed, kernel = _untransposed(fixed, kernel)
+    assert target.build is not None
+    return InsideKernel(
+        target.build(kernel),
+        kernel,
+        stage.states,
+        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
+        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
+        tuple(fixed),
+        tuple((node, row_axis(node)) for node in stage.writes),
+    )
+
+
+def _untransposed(fixed: Sequence[fx.Node], kernel: Kernel) -> tuple[list[fx.Node], Kernel]:
+    """Matrices that are only multiplied are read by their strides: a transposed input is replaced by the input."""
+    sources, matrices = list(fixed), list(kernel.matrices)
+    for slot in {matrix.fixed for matrix in kernel.matrices} - loaded(kernel):
+        source, turns = fixed[slot], 0
+        while source.target is torch.ops.aten.t.default:
+            source, turns = source.all_input_nodes[0], turns + 1
+        if source.op == "placeholder":
+            sources[slot] = source
+            if turns % 2:
+                matrices = [_transposed(matrix) if matrix.fixed == slot else matrix for matrix in matrices]
+    return sources, replace(kernel, matrices=tuple(matrices))
+
+
+def _transposed(matrix: Matrix) -> Matrix:
+    head, inner, outer = matrix.axes
+    return replace(matrix, axes=(head, 1 - inner, 1 - outer))
+
+
+# ---- live ranges
+
+
+def _last_reads(stages: list[Stage], asked: set[fx.Node]) -> list[tuple[fx.Node, ...]]:
+    """For each stage the values that are read or written there, and by nobody after it."""
+    done: list[tuple[fx.Node, ...]] = []
+    for stage in reversed(stages):
+        mine = tuple(node for node in (*stage.reads, *stage.writes) if node not in asked)
+        done.append(mine)
+        asked.update(mine)
+    return done[::-1]
+
+
+def _without_unread(program: Program) -> Program:
+    """The program whose first stage computes no more than the rest reads."""
+    if program.once is None:
+        return program
+    stage, _ = program.once
+    read = {node for _, node in program.outputs} | {node for _, node in program.shifts} | {*program.summed}
+    if program.finish is not None:
+        read |= set(program.finish[0].reads)
+    for timed in program.timed:
+        if timed.kernel is None:
+            read |= {*timed.fixed, *(node for node, _ in timed.varying)}
+        else:
+            read |= {*timed.kernel.fixed, *(node for node, _ in timed.kernel.rows)}
+    kept = [index for index, node in enumerate(stage.writes) if node in read]
+    if len(kept) == len(stage.writes):
+        return program
+    if not kept:
+        return replace(program, once=None)
+    graph, copies = copied(stage.graph)
+    made = [copies[node] for node in results(stage.graph)]
+    graph.output_node().args = (tuple(made[index] for index in kept),)
+    graph.eliminate_dead_code()
+    fewer = replace(stage, graph=graph, writes=tuple(stage.writes[index] for index in kept))
+    return replace(program, once=(fewer, function_of(graph)))
+
+
+def _alone(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:
+    return next(((stage, function_of(stage.graph)) for stage in split.stages if stage.kind == kind), None)
+
+
+def row_axis(node: fx.Node) -> int:
+    axis = clean_row_axis(node.meta["val"])
+    assert axis is not None, f"{node} has no row axis of its own"
+    return axis

@@ -1,0 +1,177 @@
+"""Python text while it is written, and the names and memory of the values it speaks of.
+
+`SourceText` collects lines and the objects they refer to, and compiles them. `Values` knows how the text names a value
+of the graph and allocates memory for it. Both are parts of the writers in `stages.py` and `function.py`.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from leporello.engine.buffer_pool import empty_from_pool
+from leporello.engine.sweep.inside_loop import repeated, run_inside
+from leporello.engine.sweep.placement import Placement
+from leporello.engine.sweep.program import Program, row_axis
+from leporello.loop.value_classes import ValueClass
+
+
+class SourceText:
+    """Lines of one Python function, and the objects its text refers to by name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "torch": torch,
+            "repeated": repeated,
+            "run_inside": run_inside,
+            "put_window": _put_window,
+            "empty_from_pool": empty_from_pool,
+        }
+
+    def line(self, text: str, depth: int = 1) -> None:
+        self.lines.append("    " * depth + text)
+
+    def name(self, wish: str, value: Any) -> str:
+        """A name by which the text refers to an object: the one wished for, numbered where another object has it."""
+        name, count = wish, 0
+        while name in self.names and self.names[name] is not value:
+            name, count = f"{wish}_{count}", count + 1
+        self.names[name] = value
+        return name
+
+    def function(self, name: str, title: str) -> Callable[..., Any]:
+        """Compile the text and give back the function of that name; tracebacks show its lines."""
+        text = "\n".join(self.lines) + "\n"
+        file = f"<{title}, {id(self):x}>"
+        exec(compile(text, file, "exec"), self.names)
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        function: Callable[..., Any] = self.names[name]
+        function.text = text  # type: ignore[attr-defined]
+        return function
+
+
+class Values:
+    """How the text names and allocates the values of a program.
+
+    A value `name` of the graph is v_name; s_name is a state, i_name its first value, n_name its next value; w_name is
+    a sequence of full length that is given out, b_name the same with the state before the first step in front; t_name
+    is a total. Sequences have an axis of steps and one of rows where their memory is allocated before they are
+    computed, else both in one (flat).
+
+    one_step   whether the text runs a single step: there are no windows, and sequences have no axis of steps
+    """
+
+    def __init__(self, text: SourceText, program: Program, placement: Placement, *, one_step: bool = False) -> None:
+        self.text, self.program, self.placement, self.one_step = text, program, placement, one_step
+        self.depth = 1 if one_step else 2  # of the lines of a window
+        self.pooled = torch.empty(0, device=program.device).is_cpu
+        text.name("device", program.device)
+
+    # ---- names
+
+    def value(self, node: fx.Node) -> str:
+        return f"v_{node.name}"
+
+    def flat(self, node: fx.Node) -> str:
+        """What a stage computes in a window; a value that is the same at every step has another name of its own."""
+        return self.value(node) if self.varies(node) else f"f_{node.name}"
+
+    def varies(self, node: fx.Node) -> bool:
+        return self.program.split.classes[node] is ValueClass.VARYING
+
+    # ---- memory
+
+    def empty(self, node: fx.Node, rows: str, axis: int = 0, *, leaves: bool | None = None) -> str:
+        """Memory for so many rows of a value.
+
+        axis     of the rows
+        leaves   whether the value leaves the engine: then the memory is not from the buffer pool
+        """
+        sizes = [str(size) for size in node.meta["val"].shape]
+        sizes[axis] = rows
+        return self.empty_of(node, sizes, leaves=leaves)
+
+    def empty_of(self, node: fx.Node, sizes: list[str], *, leaves: bool | None = None) -> str:
+        """Memory of these sizes, for a value's dtype."""
+        leaves = node in self.placement.leaving if leaves is None else leaves
+        dtype = self.text.name(str(node.meta["val"].dtype).replace("torch.", ""), node.meta["val"].dtype)
+        make = "empty_from_pool" if self.pooled and not leaves else "torch.empty"
+        return f"{make}(({', '.join(sizes)},), dtype={dtype}, device=device)"
+
+    def allocate_sequences(self) -> None:
+        """Memory for the sequences that are given out, where it is known beforehand that it is needed."""
+        for node in sorted(self.program.kept, key=lambda node: node.name):
+            name = node.name
+            if node in self.placement.owners and node in self.placement.written:
+                state, reverse = python_name(self.placement.owners[node]), self.program.reverse
+                self.text.line(f"b_{name} = {self._sequence_memory(node, 'length + 1')}")
+                self.text.line(f"b_{name}[{'length' if reverse else '0'}] = i_{state}")
+                self.text.line(f"w_{name} = b_{name}[{':length' if reverse else '1:'}]")
+            elif node in self.placement.in_place:
+                self.text.line(f"w_{name} = {self._sequence_memory(node, 'length')}")
+            elif node in self.placement.loose:
+                self.text.line(f"w_{name} = None")
+
+    def _sequence_memory(self, node: fx.Node, length: str) -> str:
+        if self.one_step:
+            return self._step_memory(node)
+        return self.empty_of(node, [length, "batch", *(str(size) for size in node.meta["val"].shape[1:])])
+
+    def _step_memory(self, node: fx.Node) -> str:
+        """Memory for one step of a sequence: like a next state's where one has the form, which costs less to say."""
+        value = node.meta["val"]
+        for name, (_, out) in self.program.delays.items():
+            state = out.meta["val"]
+            if (state.shape[1:], state.dtype) == (value.shape[1:], value.dtype):
+                return f"torch.empty_like(n_{python_name(name)})"
+        return self.empty(node, "batch")
+
+    # ---- windows
+
+    def window(self, name: str) -> str:
+        """The steps of the present window of a whole sequence."""
+        return name if self.one_step else f"({name} if one else {name}[start:end])"
+
+    def in_window(self, node: fx.Node) -> str:
+        """The values of a window, flat."""
+        if node in self.program.sequences:
+            axis = row_axis(node)
+            turned = f".movedim(0, {axis})" if axis else ""
+            return f"{self.window(self.value(node))}{turned}.flatten({axis}, {axis + 1}).contiguous()"
+        if node in self.placement.in_place and self.varies(node):
+            return self.placed(node)
+        if node in self.placement.loose and self.varies(node):
+            return f"{self.value(node)}.contiguous()"
+        return f"repeated({self.value(node)}, {row_axis(node)}, steps)"
+
+    def placed(self, node: fx.Node) -> str:
+        """The part of a window in memory allocated before, flat."""
+        return f"{self.window(f'w_{node.name}')}.flatten(0, 1)"
+
+    def keep(self, node: fx.Node, axis: int) -> None:
+        """A loose value is copied to its place in the whole sequence, if the Loop gives it out."""
+        if node not in self.program.kept:
+            return
+        name, value = f"w_{node.name}", self.flat(node)
+        if node in self.placement.owners:
+            self.text.line(f"{name}[start:end] = {value}.unflatten(0, (steps, batch))", self.depth)
+            return
+        self.text.line(f"if one: {name} = {value}", self.depth)
+        self.text.line("else:", self.depth)
+        self.text.line(f"if {name} is None: {name} = {self.empty(node, 'length * batch', axis)}", self.depth + 1)
+        self.text.line(f"put_window({name}, {value}, {axis}, start * batch, rows)", self.depth + 1)
+
+
+def python_name(name: str) -> str:
+    """A state's name as part of a Python name."""
+    return "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in name)
+
+
+def _put_window(whole: Tensor, value: Tensor, axis: int, first: int, rows: int) -> None:
+    """Copy a window's values to their place."""
+    whole.narrow(axis, first, rows).copy_(value)

@@ -1,0 +1,179 @@
+"""The text of one stage in one window: what it reads, what runs it, and where its results go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import fx
+
+from leporello.engine.sweep.program import InsideKernel, TimedStage, row_axis
+from leporello.engine.sweep.source import Values, python_name
+from leporello.loop.port import Role
+
+
+class StageWriter:
+    """Writes stages into a text.
+
+    contiguous   sequences that are made contiguous before the first window: kernels read them in place
+    kernels      the name of each built kernel in the text
+    borrowed     names of temporary values that a stage reads, released behind it
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.values, self.text, self.program = values, values.text, values.program
+        self.placement, self.depth = values.placement, values.depth
+        self.contiguous: set[fx.Node] = set()
+        self.kernels: dict[InsideKernel, str] = {}
+        self.borrowed: list[str] = []
+
+    def prepare(self, timed: TimedStage) -> None:
+        """Before the first window: what a kernel reads that no window changes."""
+        if timed.direct is not None:
+            # an incoming gradient may be one number expanded over all steps: made contiguous window by window only
+            self._make_contiguous((node, 0) for node in timed.direct[1] if not self._is_incoming_gradient(node))
+        if timed.kernel is None:
+            return
+        inside, value = timed.kernel, self.values.value
+        name = self.kernels[inside] = f"kernel_{len(self.kernels)}"
+        runner = self.text.name(f"{name}_runner", inside.runner)
+        self._make_contiguous(inside.reads)
+        rows = ", ".join(f"{value(node)}{_rows_first(axis)}.contiguous()" for node, axis in inside.rows)
+        fixed = ", ".join(value(node) for node in inside.fixed)
+        self.text.line(f"{name} = {runner}.begin([{rows}], [{fixed}], length * batch)")
+        for state in inside.states:
+            now, new = (f"{letter}_{python_name(state)}" for letter in "sn")
+            memory = self.values.empty(self.program.delays[state][1], "batch", leaves=True)
+            if state in self.placement.may_be_none:
+                self.text.line(f"{new} = {memory} if {now} is None else torch.empty_like({now})")
+            else:
+                self.text.line(f"{new} = torch.empty_like({now})")
+
+    def stage(self, timed: TimedStage) -> None:
+        """A stage in a window; what nobody reads after it is released."""
+        if timed.kernel is not None:
+            self.by_kernel(timed.kernel)
+        elif timed.inside:
+            self._by_steps(timed)
+        elif timed.direct is not None:
+            self._directly(timed)
+        else:
+            self._at_once(timed)
+        free = [self.values.flat(node) for node in dict.fromkeys(timed.done) if node in self.placement.loose]
+        free += dict.fromkeys(self.borrowed)
+        self.borrowed.clear()
+        if free:
+            self.text.line(f"{' = '.join(free)} = None", self.depth)
+
+    # ---- kernels
+
+    def by_kernel(self, inside: InsideKernel) -> None:
+        """An inside, all steps of its window in one call."""
+        name = self.kernels[inside]
+        states = "".join(f"s_{python_name(state)}, " for state in inside.states)
+        following = "".join(f"n_{python_name(state)}, " for state in inside.states)
+        reads = "".join(f"{self._contiguous_window(node, axis)}, " for node, axis in inside.reads)
+        writes = "".join(f"{self._memory_in_window(node, axis)}, " for node, axis in inside.writes)
+        self.text.line(f"{name}(({states}), ({reads}), ({following}), ({writes}), steps, batch)", self.depth)
+        if not self.values.one_step:
+            self.text.line(f"if one: {name} = None", self.depth)
+        for state in inside.states:
+            self.text.line(f"s_{python_name(state)} = n_{python_name(state)}", self.depth)
+        for node, axis in inside.writes:
+            if node not in self.placement.in_place:
+                if axis:
+                    flat = self.values.flat(node)
+                    self.text.line(f"{flat} = {flat}.movedim(0, {axis})", self.depth)
+                self.values.keep(node, axis)
+
+    def _make_contiguous(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
+        """Sequences that are read in place have their rows one behind the other."""
+        for node, axis in reads:
+            if axis == 0 and node in self.program.sequences and node not in self.contiguous:
+                self.contiguous.add(node)
+                self.text.line(f"{self.values.value(node)} = {self.values.value(node)}.contiguous()")
+
+    def _is_incoming_gradient(self, node: fx.Node) -> bool:
+        ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)
+        return any(own is node and port.role is Role.GRADIENT for own, port in ports)
+
+    def _contiguous_window(self, node: fx.Node, axis: int) -> str:
+        """What a kernel reads in a window: rows first, contiguous."""
+        if axis == 0 and node in self.contiguous:
+            return self.values.window(self.values.value(node))
+        if node in self.placement.in_place:
+            return self.values.window(f"w_{node.name}")
+        whole = self.values.in_window(node).removesuffix(".contiguous()")
+        name = f"r_{node.name}"
+        self.borrowed.append(name)
+        self.text.line(f"{name} = {whole}{_rows_first(axis)}.contiguous()", self.depth)
+        return name
+
+    def _memory_in_window(self, node: fx.Node, axis: int) -> str:
+        """What a kernel writes in a window: rows first, contiguous."""
+        if node in self.placement.in_place:
+            return self.values.window(f"w_{node.name}")
+        sizes = [str(size) for size in node.meta["val"].shape]
+        memory = self.values.empty_of(node, ["rows", *sizes[:axis], *sizes[axis + 1 :]])
+        self.text.line(f"{self.values.flat(node)} = {memory}", self.depth)
+        return self.values.flat(node)
+
+    # ---- torch's operators, and functions of the target
+
+    def _by_steps(self, timed: TimedStage) -> None:
+        """An inside, step by step."""
+        states = "".join(f"s_{python_name(name)}, " for name in timed.states)
+        columns = "".join(f"({self.values.in_window(node)}, {axis}), " for node, axis in timed.varying)
+        fixed = "".join(f"{self.values.value(node)}, " for node in timed.fixed)
+        memory = "".join(f"{place}, " for place in self._memory_for_results(timed))
+        loose = "".join(f"{self.values.flat(node)}, " for _, node in timed.loose)
+        stage = self.text.name("inside", timed)
+        arguments = f"{stage}, steps, batch, {self.program.reverse}, ({states}), ({columns}), ({fixed}), ({memory})"
+        self.text.line(f"({states}), ({loose}) = run_inside({arguments})", self.depth)
+        for _, node in timed.loose:
+            self.values.keep(node, row_axis(node))
+
+    def _at_once(self, timed: TimedStage) -> None:
+        """All steps of a window in one call."""
+        arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
+        arguments += [self.values.in_window(node) for node, _ in timed.varying]
+        arguments += [self.values.value(node) for node in timed.fixed]
+        arguments += self._memory_for_results(timed)
+        self._called(timed, f"{self.text.name('at_once', timed.function)}({', '.join(arguments)})")
+
+    def _directly(self, timed: TimedStage) -> None:
+        """A function of the target, on sequences as they are in memory."""
+        assert timed.direct is not None
+        function, reads = timed.direct
+        arguments = ", ".join(self._contiguous_window(node, 0) for node in reads)
+        self._called(timed, f"{self.text.name('direct', function)}({arguments})")
+
+    def _called(self, timed: TimedStage, call: str) -> None:
+        """Where the results of a call go."""
+        writes = [("_" if node in self.placement.in_place else self.values.flat(node)) for node, _ in timed.writes]
+        self.text.line(f"{''.join(f'{name}, ' for name in writes) or '_'}= {call}", self.depth)
+        for node, rows in timed.writes:
+            if node in self.placement.in_place:
+                continue
+            if rows is None:
+                total, value = f"t_{node.name}", self.values.flat(node)
+                self.text.line(f"{total} = {value} if {total} is None else {total}.add_({value})", self.depth)
+                self.text.line(f"{value} = None", self.depth)
+            else:
+                self.values.keep(node, rows)
+
+    def _memory_for_results(self, timed: TimedStage) -> list[str]:
+        """Memory for the results that a stage's operators write where they are told."""
+        places = []
+        for node in timed.placed:
+            if node in self.placement.in_place:
+                places.append(self.values.placed(node))
+            else:
+                flat = self.values.flat(node)
+                self.text.line(f"{flat} = {self.values.empty(node, 'rows')}", self.depth)
+                places.append(flat)
+        return places
+
+
+def _rows_first(axis: int) -> str:
+    """What brings the row axis to the front."""
+    return f".movedim({axis}, 0)" if axis else ""

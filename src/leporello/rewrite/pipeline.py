@@ -1,0 +1,209 @@
+"""The pipeline: every rewrite between a traced Loop and the Loops that an engine runs, in the order in which they run.
+
+`PIPELINE` is the whole list. A call, a gradient method and a target do not apply rewrites themselves: what they want is
+in a `Context`, and each pass looks there whether it applies. `Pipeline` runs one phase of the list after another and
+records the size of the Loop after each pass, which `net.explain(..., passes=True)` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import fx
+
+from leporello.loop.loop import Loop
+from leporello.loop.split import part, split
+from leporello.loop.stages import Split
+from leporello.rewrite.associate import associate
+from leporello.rewrite.differentiate import differentiate
+from leporello.rewrite.force import force
+from leporello.rewrite.mask import mask
+from leporello.rewrite.merge import merge
+from leporello.rewrite.prune import prune
+from leporello.rewrite.reset import reset
+from leporello.rewrite.sample import sample
+from leporello.rewrite.save import EXPENSIVE, Saved, save
+from leporello.rewrite.tabulate import tabulate
+
+Phase = Literal["call", "forward", "backward", "second", "pair", "sweep"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What decides which passes run, and with which arguments.
+
+    By the call:
+    sampled    arguments of `sample`, for a network that generates its own inputs
+    table      arguments of `tabulate`
+    forced     the state leaf that is handed true values, None without forcing
+    always     whether it is handed them at every step; else where a coin says so
+    restarts   whether there are resets, and the states whose initial value is handed in (the others restart from zeros)
+    lengths    whether rows have lengths of their own
+    wanted     for each input of the Loop whether its gradient is asked for
+    leaving    states whose gradient before the first step is asked for
+
+    By the gradient method and by the target: passes of their own, for the slots of the pipeline, and
+    expensive   pointwise operators that the target would rather keep than recompute
+    drawn_in    operators that the target would rather run inside the loop
+    """
+
+    sampled: Mapping[str, Any] | None = None
+    table: Mapping[str, Any] | None = None
+    forced: str | None = None
+    always: bool = True
+    restarts: tuple[str, ...] | None = None
+    lengths: bool = False
+    wanted: tuple[bool, ...] = ()
+    leaving: tuple[str, ...] = ()
+    method: tuple[Pass, ...] = ()
+    target: tuple[Pass, ...] = ()
+    expensive: frozenset[Any] = EXPENSIVE
+    drawn_in: Callable[[fx.Node], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A rewrite at its place in the pipeline.
+
+    phase   "call": the traced Loop, as a call wants it; "forward": before anything is derived from it; "backward",
+            "second": the Loop of its gradients, and the one that is differentiated again; "pair": forward and backward
+            Loop together; "sweep": each Loop that is run, alone
+    apply   from the context and what the pass before gave to what it gives; None where it does not apply
+    why     why it stands where it stands
+    """
+
+    phase: Phase
+    name: str
+    why: str
+    apply: Callable[[Context, Any], Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in the pipeline for the passes of a gradient method or of a target, in the order they give."""
+
+    phase: Phase
+    by: Literal["method", "target"]
+    why: str
+
+
+def _when(condition: Any, rewritten: Callable[[], Any]) -> Any:
+    return rewritten() if condition else None
+
+
+PIPELINE: tuple[Pass | Slot, ...] = (
+    # ---- call: what the arguments of a call ask for
+    Pass("call", "sample", "the input becomes a state before anything else is done to inputs or states",
+         lambda c, loop: _when(c.sampled is not None, lambda: sample(loop, **(c.sampled or {})))),
+    Pass("call", "tabulate", "needs the sampled token; replaces products of one-hot rows by rows of a table",
+         lambda c, loop: _when(c.table is not None, lambda: tabulate(loop, **(c.table or {})))),
+    Pass("call", "force", "what a step hands on is forced before a reset replaces what the next step reads",
+         lambda c, loop: _when(c.forced is not None, lambda: force(loop, str(c.forced), always=c.always))),
+    Pass("call", "reset", "acts on what a step reads; before mask, so that resets in the padding are held too",
+         lambda c, loop: _when(c.restarts is not None, lambda: reset(loop, given=c.restarts or ()))),
+    Pass("call", "mask", "last of the call: all that a step reads or hands on is cleaned or held past a row's end",
+         lambda c, loop: _when(c.lengths, lambda: mask(loop))),
+    # ---- forward: once, before the gradient is derived, so that both sweeps profit
+    Pass("forward", "part", "[x, h] W becomes x W1 + h W2, so that the product with x leaves the cycle in both sweeps",
+         lambda c, loop: part(loop)),
+    # ---- backward: the Loop of the gradients
+    Pass("backward", "differentiate", "needs the call's Loop complete; recomputes all forward values for now",
+         lambda c, loop: differentiate(loop, c.wanted)),
+    Slot("backward", "method", "weights and clips stand on the delays of the backward Loop, whatever is saved later"),
+    Pass("second", "differentiate again", "the same by operators that have derivatives themselves",
+         lambda c, loop: differentiate(loop, c.wanted, again=True)),
+    Slot("second", "method", "as in the backward phase"),
+    Pass("second", "prune", "gradients that nobody asks for must not be differentiated again",
+         lambda c, loop: prune(loop, c.leaving)),
+    # ---- pair: what passes from the forward to the backward sweep
+    Pass("pair", "save", "sees both Loops: decides what is kept and what is recomputed",
+         lambda c, pair: save(pair[0], pair[1], c.leaving, c.expensive)),
+    Slot("pair", "target", "works on what is kept: joins it, or shortens the sums that read it"),
+    # ---- sweep: each Loop that is run
+    Pass("sweep", "merge", "equal values become one before they are counted as read twice",
+         lambda c, loop: merge(loop)),
+    Pass("sweep", "associate", "brackets sums and products so that less is on the cycle; needs equal values merged",
+         lambda c, loop: associate(loop)),
+    Slot("sweep", "target", "last before the split"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did: the number of operators, inputs, outputs and states of the Loop behind it.
+
+    on   which Loop it worked on, in words
+    """
+
+    on: str
+    name: str
+    why: str
+    operators: int
+    inputs: int
+    outputs: int
+    states: int
+
+
+@dataclass(eq=False)
+class Pipeline:
+    """The pipeline for one context; `records` grows with each pass that is run."""
+
+    context: Context
+    records: list[PassRecord] = field(default_factory=list)
+
+    def call(self, loop: Loop) -> Loop:
+        """A traced Loop, as a call wants it."""
+        return self._run("call", "call", loop)
+
+    def forward(self, loop: Loop) -> Loop:
+        """The Loop that everything else is derived from."""
+        return self._run("forward", "forward", loop)
+
+    def backward(self, loop: Loop, *, again: bool = False) -> Loop:
+        """The Loop of its gradients; `again` where it is to be differentiated in turn."""
+        return self._run("second" if again else "backward", "backward", loop)
+
+    def pair(self, forward: Loop, backward: Loop) -> Saved:
+        """Forward and backward Loop, with what passes between them."""
+        return self._run("pair", "forward and backward", (forward, backward))
+
+    def split(self, loop: Loop, on: str) -> Split:
+        """The stages of a Loop that is run.
+
+        on   what it is, for the record
+        """
+        return split(self._run("sweep", on, loop), self.context.drawn_in)
+
+    def _run(self, phase: Phase, on: str, value: Any) -> Any:
+        for one in self._passes(phase):
+            rewritten = one.apply(self.context, value)
+            if rewritten is not None:
+                value = rewritten
+                self.records += [_record(on, one, loop, part) for part, loop in _loops(value)]
+        return value
+
+    def _passes(self, phase: Phase) -> Iterable[Pass]:
+        """The passes of a phase, those of method and target in their slots."""
+        for entry in PIPELINE:
+            if entry.phase != phase:
+                continue
+            if isinstance(entry, Pass):
+                yield entry
+            else:
+                own = self.context.method if entry.by == "method" else self.context.target
+                yield from (one for one in own if one.phase in (phase, "backward" if phase == "second" else phase))
+
+
+def _loops(value: Any) -> list[tuple[str, Loop]]:
+    if isinstance(value, Saved):
+        return [("forward", value.forward), ("backward", value.backward)]
+    return [("", value)]
+
+
+def _record(on: str, one: Pass, loop: Loop, part: str) -> PassRecord:
+    states = sum(port.kind == "state" for port in loop.inputs)
+    return PassRecord(
+        part or on, one.name, one.why, len(loop.nodes), len(loop.inputs) - states, len(loop.outputs) - states, states
+    )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, part, save
-from leporello.rewrite.join import join
+from leporello.rewrite.join_saved import join
 from leporello.rewrite.save import Saved
 from tests.cells.examples import EXAMPLES, step_inputs
 from tests.close import assert_same

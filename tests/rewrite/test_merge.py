@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.rewrite import differentiate
-from leporello.rewrite.merge import merge
+from leporello.rewrite.merge_equal_values import merge
 from tests.close import assert_close, assert_same
 from tests.rewrite.running import loop_of, numbers, run
 

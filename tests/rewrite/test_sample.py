@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from leporello.rewrite import sample
-from leporello.rewrite.choosing import choose, limit, surprise
+from leporello.rewrite.sample import choose, limit, surprise
 from leporello.view.folded_loop import loop_from
 from tests.nets.letters import NETS, SIZE, Letters, left, lively, plainly
 from tests.rewrite.running import run

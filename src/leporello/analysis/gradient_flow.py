@@ -28,7 +28,7 @@ from leporello.call.inputs import ArgumentAxes
 from leporello.loop.state import Tree, map_leaves
 from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
-from leporello.rewrite.loss import unreduced
+from leporello.rewrite.add_loss import unreduced
 from leporello.text_table import format_count
 
 if TYPE_CHECKING:

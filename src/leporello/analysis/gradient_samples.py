@@ -34,7 +34,7 @@ from leporello.gradient.through_time import Full
 from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
 from leporello.loop.step import place_of
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.loss import unreduced
+from leporello.rewrite.add_loss import unreduced
 
 TIMED_DRAWS = 7  # gradients of each method that are timed, random or not
 

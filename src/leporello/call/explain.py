@@ -10,7 +10,7 @@ from leporello.gradient.method import Method
 from leporello.loop.port import Role
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
-from leporello.rewrite.leave_out import summed
+from leporello.rewrite.skip_padding import summed
 
 _LANGUAGES = {".c": "C"}  # by the ending of a generated file
 _TITLES = {

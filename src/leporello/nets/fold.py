@@ -16,7 +16,7 @@ from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.layers import Layers
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.summary import Summary
-from leporello.rewrite.loss import with_loss
+from leporello.rewrite.add_loss import with_loss
 from leporello.view.folded_loop import FoldedLoop
 
 

@@ -21,8 +21,8 @@ from leporello.loop.graph import placeholders, stop
 from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
 from leporello.loop.port import Kind, Port, Role
-from leporello.rewrite.every_batch import NotForEveryBatch, every_batch
 from leporello.rewrite.prune import prune
+from leporello.rewrite.trace_every_batch import NotForEveryBatch, every_batch
 
 Key = tuple[str, str]  # kind and name of a port
 Values = Mapping[Key, Tensor]

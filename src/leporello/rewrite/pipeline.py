@@ -20,7 +20,7 @@ from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
-from leporello.rewrite.merge import merge
+from leporello.rewrite.merge_equal_values import merge
 from leporello.rewrite.prune import prune
 from leporello.rewrite.reset import reset
 from leporello.rewrite.sample import sample

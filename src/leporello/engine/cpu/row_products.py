@@ -17,7 +17,7 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import vector_bytes
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
-from leporello.rewrite.leave_out import is_table
+from leporello.rewrite.skip_padding import is_table
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from leporello.engine.cpu import native
 from leporello.loop.graph import arguments, copied, placeholders, results
 from leporello.loop.stages import Stage
-from leporello.rewrite.leave_out import summed, summed_pair
+from leporello.rewrite.skip_padding import summed, summed_pair
 
 REALS = (torch.float32, torch.float64)
 LARGE_ROW_BYTES = 1024  # the sums of a value with rows as large are a stage of their own

@@ -16,9 +16,9 @@ from leporello.engine.cpu.runner import build
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import is_drawn_in, is_pointwise
 from leporello.loop.stages import Stage
-from leporello.rewrite.join import join
-from leporello.rewrite.leave_out import leave_out
+from leporello.rewrite.join_saved import join
 from leporello.rewrite.pipeline import Pass
+from leporello.rewrite.skip_padding import leave_out
 
 aten = torch.ops.aten
 # What libm computes for the kernels; tanh, exp, log and sigmoid are our own, cheaper than a pass over memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -156,3 +157,23 @@ def test_nets_that_share_a_module_wait_for_each_other(gate: Gate) -> None:
     gate.opened.set()
     assert tracing.ended().shape == (4, 2, 4)
     assert all(torch.equal(a, b) for a, b in zip(calling.ended(), expected, strict=True))
+
+
+def test_threads_with_batches_of_their_own_get_states_of_their_own() -> None:
+    net = lp.Recurrent(lp.GRU(3, 4), engine="stepwise")
+    batches = {batch: torch.randn(2, batch, 3) for batch in (1, 2, 3, 5)}
+    with torch.no_grad():
+        expected = {batch: net(inputs)[0] for batch, inputs in batches.items()}
+
+    def calls(batch: int) -> list[Tensor]:
+        with torch.no_grad():
+            return [net(batches[batch])[0] for _ in range(200)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        tasks = {batch: Task(lambda batch=batch: calls(batch)) for batch in batches}
+        for batch, task in tasks.items():
+            assert all(torch.equal(found, expected[batch]) for found in task.ended())
+    finally:
+        sys.setswitchinterval(interval)

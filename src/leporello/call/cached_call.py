@@ -88,7 +88,8 @@ class CachedCall:
         self.weight_dtype = next((leaf.real.dtype for _, leaf in call.states if is_floating(leaf)), None)
         kernel_alone = not (by_reference or self.trains or torch.is_grad_enabled() or autocast_mode(call.device))
         self.one_step, self.places = (plan.one_step, plan.plain_places) if kernel_alone else (None, ())
-        # kept from the last call: zero states with their batch, numbers of the steps, weights with length and batch
+        # kept from the last call: zero states with their batch, numbers of the steps, weights with length and batch;
+        # each is read once and replaced as a whole, because other threads may call too
         self._begun: tuple[int, list[Tensor]] = (0, [])
         self._times: Tensor | None = None
         self._weights: tuple[int, int, Passing] = (0, 0, ALL)
@@ -172,10 +173,11 @@ class CachedCall:
         """The state's leaves before the first step; None if one has another batch."""
         if state is None:
             if self.zeros is not None:
-                if batch != self._begun[0]:
+                rows, zeros = self._begun
+                if batch != rows:
                     zeros = [torch.zeros(batch, *shape, dtype=dtype, device=self.device) for shape, dtype in self.zeros]
                     self._begun = (batch, zeros)
-                return self._begun[1]
+                return zeros
             leaves = leaves_of(fresh_state(self.cell, batch, self.state_options))
         else:
             leaves = [state] if isinstance(state, Tensor) else state if self.flat else leaves_of(state)
@@ -195,7 +197,7 @@ class CachedCall:
         except LeporelloError:
             return None
         if lengths is not None:
-            times = self._times  # read once: other threads may replace it
+            times = self._times
             self._times = call.times = times if times is not None and len(times) == length else times_of(call)
         if resets is not None:
             call.initial = reset_state(self.cell, states, batch, self.state_options)
@@ -205,11 +207,13 @@ class CachedCall:
         """What each step passes back; that of the last call where the method's weights do not change."""
         if past is not None or not self.gradient.weights_stay or not torch.is_grad_enabled():
             return passing_for(self.gradient, length, batch, self.device, self.weight_dtype, past)
-        if self._weights[:2] != (length, batch):
+        *sizes, passes = self._weights
+        if sizes != [length, batch]:
             passes = passing_for(self.gradient, length, batch, self.device, self.weight_dtype, None)
             weights = None if passes.weights is None else passes.weights.contiguous()
-            self._weights = (length, batch, Passing(weights, passes.groups, passes.limit))
-        return self._weights[2]
+            passes = Passing(weights, passes.groups, passes.limit)
+            self._weights = (length, batch, passes)
+        return passes
 
 
 def _without_length(leaf: Tensor) -> Tensor:

@@ -137,7 +137,10 @@ class Back:
         results, _ = run_sweep(plan.backward, self.length, self.batch, taken(wired.backward, pools))
         if wired.clip_count is not None:
             plan.note_clipped(ClipCount(results[wired.clip_count]), self.inputs, self.length, self.batch)
-        return _distinct([None if place is None else results[place] for place in wired.results])
+        own = [None if place is None else results[place] for place in wired.results]
+        for index in wired.aliased:  # no two gradients share memory
+            own[index] = own[index].clone()  # type: ignore[union-attr]
+        return own
 
     def differentiable(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
         """By a Loop of its own, to be differentiated again."""
@@ -201,18 +204,6 @@ def storage_of(value: Tensor) -> int:
     """The identity of a tensor's memory: the same for tensors that share it."""
     identity: int = value.untyped_storage()._cdata
     return identity
-
-
-def _distinct(gradients: list[Tensor | None]) -> list[Tensor | None]:
-    """Gradients of which no two are the same memory, though two values may have the same gradient."""
-    seen: set[tuple[int, int]] = set()
-    for index, gradient in enumerate(gradients):
-        if gradient is not None:
-            place = (storage_of(gradient), int(gradient.storage_offset()))
-            if place in seen:
-                gradients[index] = gradient = gradient.clone()
-            seen.add(place)
-    return gradients
 
 
 def incoming_gradients(

@@ -218,7 +218,7 @@ class Plan:
 
     @cached_property
     def wiring(self) -> Wiring:
-        return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.inputs, self.gradient)
+        return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.program, self.gradient)
 
     def prepare(self) -> None:
         """Make ready all that a call of this plan runs, so that a refusal comes before any work."""

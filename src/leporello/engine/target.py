@@ -100,6 +100,11 @@ class Costs:
     drawn_in: Callable[[fx.Node], bool] | None = None
 
 
+def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
+    """Copy a value to one step of a sequence."""
+    sequence[step] = value
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """An engine that runs a split Loop.
@@ -115,6 +120,7 @@ class Target:
     build         from the description of a kernel to its runner; None where torch's operators run the insides. What it
                   cannot build it refuses with an EngineRefusal
     at_once       an at-once stage as stages whose graphs call functions of the target's own; itself by default
+    put_step      copies a value to one step of a sequence, both contiguous and of one dtype
     """
 
     name: str
@@ -129,6 +135,7 @@ class Target:
     remedy: str = ""
     build: Callable[[Kernel], Runner] | None = None
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
+    put_step: Callable[[Tensor, int, Tensor], None] = put_step
 
     @property
     def kernels(self) -> bool:

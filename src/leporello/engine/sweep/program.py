@@ -83,6 +83,7 @@ class Program:
     kept        sequences the Loop gives out
     summed      values the Loop gives out summed over time, one per row
     once        what runs before the first window, finish what runs after the last
+    put_step    copies a value to one step of a contiguous sequence of the same dtype
     """
 
     split: Split
@@ -97,6 +98,7 @@ class Program:
     once: tuple[Stage, Callable[..., Any]] | None
     timed: tuple[TimedStage, ...]
     finish: tuple[Stage, Callable[..., Any]] | None
+    put_step: Callable[[Tensor, int, Tensor], None]
 
     @property
     def device(self) -> torch.device:
@@ -135,6 +137,7 @@ def program_of(split: Split, target: Target) -> Program:
         once=_alone(split, "once"),
         timed=tuple(timed),
         finish=_alone(split, "finish"),
+        put_step=target.put_step,
     )
     return _without_unread(program) if target.kernels else program
 

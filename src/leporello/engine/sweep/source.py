@@ -17,6 +17,7 @@ from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.sweep.inside_loop import repeated, run_inside
 from leporello.engine.sweep.placement import Placement
 from leporello.engine.sweep.program import Program, row_axis
+from leporello.engine.target import put_step
 from leporello.loop.value_classes import ValueClass
 
 
@@ -30,6 +31,7 @@ class SourceText:
             "repeated": repeated,
             "run_inside": run_inside,
             "put_window": _put_window,
+            "put_converted": put_step,
             "empty_from_pool": empty_from_pool,
         }
 
@@ -71,6 +73,7 @@ class Values:
         self.depth = 1 if one_step else 2  # of the lines of a window
         self.pooled = torch.empty(0, device=program.device).is_cpu
         text.name("device", program.device)
+        text.name("put_step", program.put_step)
 
     # ---- names
 
@@ -110,7 +113,9 @@ class Values:
             if node in self.placement.owners and node in self.placement.written:
                 state, reverse = python_name(self.placement.owners[node]), self.program.reverse
                 self.text.line(f"b_{name} = {self._sequence_memory(node, 'length + 1')}")
-                self.text.line(f"b_{name}[{'length' if reverse else '0'}] = i_{state}")
+                same = node.meta["val"].dtype == self.program.delays[self.placement.owners[node]][1].meta["val"].dtype
+                put = "put_step" if same else "put_converted"
+                self.text.line(f"{put}(b_{name}, {'length' if reverse else '0'}, i_{state})")
                 self.text.line(f"w_{name} = b_{name}[{':length' if reverse else '1:'}]")
             elif node in self.placement.in_place:
                 self.text.line(f"w_{name} = {self._sequence_memory(node, 'length')}")

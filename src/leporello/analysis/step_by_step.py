@@ -264,7 +264,7 @@ class StepByStepRun:
 
 def _is_input(port: Port) -> bool:
     """Whether a port is a sequence of the user's, and not one that the call adds, such as resets."""
-    return port.kind == "sequence" and not port.name.startswith("call.")
+    return port.kind == "sequence" and not port.is_added
 
 
 def _has_time(port: Port) -> bool:

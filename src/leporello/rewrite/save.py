@@ -232,7 +232,7 @@ def _port(name: str, node: fx.Node, role: Role) -> Port:
 # ---- values that are compared with a maximum of themselves
 #
 # The gradient of amax goes where a value equals the maximum, divided by how many do. A recomputed value differs in its
-# last bit as soon as a product and a sum are rounded once instead of twice; then none equals, and the gradient is 0 / 0.
+# last bit as soon as a product and a sum are rounded once instead of twice; then none equals, and the gradient is NaN.
 # So the backward sweep is handed the very bits that the forward sweep had.
 
 COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))

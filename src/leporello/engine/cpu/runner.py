@@ -17,7 +17,7 @@ from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import source_of
-from leporello.engine.cpu.c_memory import MATRIX_WORDS, together
+from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
 from leporello.engine.target import reusable
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
@@ -134,7 +134,7 @@ def build(kernel: Kernel) -> CpuRunner:
         scratch=ctypes.c_long.in_dll(code, "scratch_bytes").value,
         products=native.address_of(getattr(native.runtime(), f"product_{_letter(kernel)}")),
         work=sum(map(_work, kernel.blocks)),
-        team_rows=together(kernel),
+        team_rows=rows_together(kernel),
         rows_alone=max(shared, default=0),
         loaded=frozenset(loaded(kernel)),
         packed_size=packed_size,

@@ -130,7 +130,7 @@ class Deep(lp.Cell):
 
 
 def kernels(net: lp.Recurrent, sweep: str) -> list[Kernel]:
-    ((plan, _),) = net._planner.plans.values()
+    ((plan, _),) = net._plan_cache.plans.values()
     return [timed.kernel.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
 
 

@@ -43,6 +43,7 @@ class RowSums:
         columns = {value: count for first, second, m, n in shapes for value, count in ((first, m), (second, n))}
         self.columns = [columns[value] for value in range(len(columns) - (-1 in columns))] + [0]
         self.first_columns = self.columns[0]
+        self.like = torch.empty(0, dtype=dtype, device=native.CPU)
         self.work = sum(2 * m * max(n, 4) for _, _, m, n in shapes)
         self.code: dict[tuple[Any, int], tuple[int, int]] = {}
 
@@ -55,8 +56,7 @@ class RowSums:
         addresses = [value.data_ptr() for value in values]
         left_out = addresses.pop() if self.past else 0
         addresses.append(0)  # the second value where there is none
-        dtype = self.dtype
-        sums = [torch.empty(shape, dtype=dtype, device=native.CPU) for shape in self.results]
+        sums = [self.like.new_empty(*shape) for shape in self.results]
         words: list[int] = []
         for (first, second, m, n), out in zip(self.shapes, sums, strict=True):
             words += (addresses[first], addresses[second], out.data_ptr(), m, n, strides[first], strides[second])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from leporello.engine.cpu.runner import CpuRun
+from leporello.engine.cpu.runner import CpuRunner
 from leporello.kernel.description import Kernel, Product
 
 

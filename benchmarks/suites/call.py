@@ -1,4 +1,4 @@
-"""`call`: what a warm call costs beyond its kernels, and a single step beside torch.nn's."""
+"""`call`: what a cached call costs beyond its kernels, and a single step beside torch.nn's."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _of(what: str) -> Callable[[Case], bool]:
 
 SUITE = Suite(
     name="call",
-    says="the time of a warm call beyond that in its kernels; one LSTM step beside torch.nn.LSTMCell",
+    says="the time of a cached call beyond that in its kernels; one LSTM step beside torch.nn.LSTMCell",
     cases=(
         *(Case(cell, Size(1, 1, 8, 8), what) for what in MICROSECONDS for cell in TORCH),
         Case("LSTM", Size(1, 1, 64, 64), STEP),

@@ -17,10 +17,13 @@ CASE = Case("RNN", Size(7, 2, INPUTS, HIDDEN))
 
 
 def test_a_product_counts_two_operations_for_each_number_of_its_matrix() -> None:
-    left, out = Buffer("x", "read", 0, (6,), torch.float32), Buffer("y", "scratch", 0, (8,), torch.float32)
-    product = Product(left, offset=0, heads=2, inner=3, outer=4, matrix=0, out=out)
+    dtype = torch.float32
+    left, out = Buffer("x", "read", 0, (6,), dtype, dtype), Buffer("y", "scratch", 0, (8,), dtype, dtype)
+    product = Product(
+        left, offset=0, heads=2, inner=3, outer=4, matrix=0, out=out, arithmetic=dtype, accumulation=dtype
+    )
     blocks = (product, Pointwise(sizes=(8,), stores=()), product)
-    assert operations(Kernel("k", False, blocks, {}, (), torch.float32)) == 2 * (2 * 2 * 3 * 4)
+    assert operations(Kernel("k", False, blocks, {}, (), dtype, ())) == 2 * (2 * 2 * 3 * 4)
 
 
 @pytest.mark.kernels

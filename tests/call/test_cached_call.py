@@ -1,4 +1,4 @@
-"""Calls of a form that was seen before: they plan nothing, and see every change that a fresh net would see."""
+"""Cached calls: a call with a signature seen before plans nothing, and sees every change that a fresh net would see."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import leporello as lp
-from leporello.call.arguments import understood
-from leporello.call.plan_cache import Planner
+from leporello.call.arguments import checked_call
+from leporello.call.plan_cache import PlanCache
 from leporello.engine import reference
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
@@ -45,15 +45,15 @@ class Reads(lp.Cell):
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[lp.Recurrent], int]:
     """How often a net has planned."""
-    planners: list[Planner] = []
-    real = Planner.plan
+    planners: list[PlanCache] = []
+    real = PlanCache.plan
 
-    def plan(self: Planner, *arguments: Any) -> Any:
+    def plan(self: PlanCache, *arguments: Any) -> Any:
         planners.append(self)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Planner, "plan", plan)
-    return lambda net: sum(planner is net._planner for planner in planners)
+    monkeypatch.setattr(PlanCache, "plan", plan)
+    return lambda net: sum(planner is net._plan_cache for planner in planners)
 
 
 def results(run: Callable[..., Any], net: lp.Recurrent, *arguments: Any, **options: Any) -> list[Any]:
@@ -69,7 +69,7 @@ def right(net: lp.Recurrent, *arguments: Any, tolerance: float = 1e-10, **option
     """The net gives what the plain loop gives, which remembers nothing."""
 
     def plainly(inputs: Tensor, state: Any = None, **options: Any) -> Any:
-        return plain_loop(net.cell, understood(net.cell, inputs, state, **options))
+        return plain_loop(net.cell, checked_call(net.cell, inputs, state, **options))
 
     close(results(net, net, *arguments, **options), results(plainly, net, *arguments, **options), tolerance)
 
@@ -82,7 +82,7 @@ def right_as_a_fresh_one(net: lp.Recurrent, *arguments: Any, **options: Any) -> 
     return wanted
 
 
-FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+ARGUMENTS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "inputs alone": (lambda net: None, {}),
     "a state": (lambda net: state_like(net, 2), {}),
     "lengths": (lambda net: None, {"lengths": torch.tensor([4, 1])}),
@@ -91,17 +91,17 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_second_call_of_a_form_does_not_plan(form: str, plans: Any) -> None:
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_the_second_call_of_a_signature_does_not_plan(arguments: str, plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.LSTM(3, 4, learned=True)), engine="stepwise")
-    state, options = FORMS[form]
+    state, options = ARGUMENTS[arguments]
     for seed in (1, 2, 3):
         right(net, normal(4, 2, 3, seed=seed, grad=True), state(net), **options)
     assert plans(net) == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_another_length_or_batch_is_the_same_form(engine: str, plans: Any) -> None:
+def test_another_length_or_batch_has_the_same_signature(engine: str, plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)), engine=engine)
     for length, batch in ((4, 2), (1, 1), (7, 3)):
         right(net, normal(length, batch, 3))
@@ -196,7 +196,7 @@ def test_a_net_in_another_dtype_is_right() -> None:
             right(net, normal(4, 2, 3, dtype=dtype), tolerance=tolerance)
 
 
-def test_a_hook_is_refused_after_a_warm_call_as_before_one_and_can_go_again() -> None:
+def test_a_hook_is_refused_after_a_cached_call_as_before_one_and_can_go_again() -> None:
     net, x = lp.Recurrent(shaken(Reads())), normal(4, 2, 3)
     wanted = net(x)
     hook = net.cell.W.register_forward_hook(lambda module, given, made: 2 * made)
@@ -240,7 +240,7 @@ def test_the_first_call_draws_the_numbers_that_the_next_ones_draw(grad: bool) ->
         close(again, found[0], tolerance=0)
 
 
-def test_gradients_on_and_off_are_two_forms(plans: Any) -> None:
+def test_gradients_on_and_off_are_two_signatures(plans: Any) -> None:
     net, x = lp.Recurrent(shaken(lp.GRU(3, 4))), normal(4, 2, 3)
     for _ in range(3):
         right(net, x)
@@ -253,7 +253,7 @@ def test_gradients_on_and_off_are_two_forms(plans: Any) -> None:
     assert plans(net) == 2
 
 
-def test_an_input_or_a_state_that_wants_gradients_is_a_form_of_its_own(plans: Any) -> None:
+def test_an_input_or_a_state_that_wants_gradients_has_a_signature_of_its_own(plans: Any) -> None:
     net = lp.Recurrent(shaken(lp.GRU(3, 4)))
     for _ in range(2):
         for inputs in (False, True):
@@ -262,7 +262,7 @@ def test_an_input_or_a_state_that_wants_gradients_is_a_form_of_its_own(plans: An
     assert plans(net) == 4
 
 
-def test_autocast_is_a_form_of_its_own(plans: Any) -> None:
+def test_autocast_has_a_signature_of_its_own(plans: Any) -> None:
     net, x = lp.Recurrent(lp.GRU(3, 4), engine="stepwise"), normal(4, 2, 3, dtype=torch.float32)
     found = []
     for _ in range(2):
@@ -336,13 +336,44 @@ def test_lengths_and_resets_may_come_and_go(plans: Any) -> None:
     assert plans(net) == 4
 
 
-def test_a_warm_call_takes_random_numbers_in_the_order_of_a_cold_one():
+def test_a_cached_call_takes_random_numbers_in_the_order_of_the_first_one():
     net = lp.Recurrent(lp.Stack(lp.RNN(3, 4), lp.RNN(4, 4), dropout=0.5), gradient=lp.RandomTruncated(0.6)).double()
     found = []
-    for _ in range(3):  # cold, then warm
+    for _ in range(3):  # the first one, then cached ones
         torch.manual_seed(4)
         net.zero_grad()
         net(normal(5, 2, 3))[0].sum().backward()
         found.append([parameter.grad.clone() for parameter in net.parameters()])
     for again in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+def test_another_cell_is_seen(plans: Any) -> None:
+    net, x = lp.Recurrent(shaken(lp.GRU(3, 4))), normal(4, 2, 3)
+    for cell in (net.cell, shaken(lp.GRU(3, 4), seed=7), shaken(lp.RNN(3, 4))):
+        net.cell = cell
+        for _ in range(2):
+            right(net, x)
+    assert plans(net) == 3
+
+
+def test_a_call_with_a_nested_state_is_cached_too(plans: Any) -> None:
+    net = lp.Recurrent(shaken(lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 4))))
+    for seed in (1, 2, 3):
+        right(net, normal(4, 2, 3, seed=seed), state_like(net, 2, grad=True))
+    assert plans(net) == 1
+
+
+def test_an_attribute_called_call_is_the_cells_own() -> None:
+    class Caller(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=4)
+            self.call = nn.Linear(3 + 4, 4)
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.call(torch.cat([x, h], -1)))
+            return h, h
+
+    net = lp.Recurrent(shaken(Caller()))
+    for seed in (1, 2):
+        right(net, normal(4, 2, 3, seed=seed), lengths=torch.tensor([4, 2]))

@@ -129,13 +129,13 @@ def test_another_cell_in_the_net_takes_effect() -> None:
 
 
 def test_plans_that_are_never_used_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "MOST", 3)
+    monkeypatch.setattr(plan_cache, "MAX_ENTRIES", 3)
     net = lp.Recurrent(shaken(lp.Leaky(3, 4, 2, alpha=0.2)))
     with torch.no_grad():
         for alpha in (0.1, 0.2, 0.3, 0.4, 0.5):
             net.cell.fixed_alpha = alpha
             net(normal(2, 1, 3))
-    assert len(net._planner.loops) == len(net._planner.plans) == 3
+    assert len(net._plan_cache.loops) == len(net._plan_cache.plans) == 3
     net.cell.fixed_alpha = 0.1
     agrees_with_the_plain_loop(net, normal(2, 1, 3))
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
+from leporello.call.cached_call import CachedCall
 from leporello.loop.state import leaves_of
 from leporello.nets.recurrent import Recurrent
 
@@ -27,18 +28,18 @@ def same(net: Recurrent, x: Tensor, state: object = None) -> None:
 
 
 @pytest.fixture
-def long_way_closed(monkeypatch: pytest.MonkeyPatch):
-    """Who goes it fails."""
+def checks_closed(monkeypatch: pytest.MonkeyPatch):
+    """A call that is not run by its cached single step fails."""
 
     def close() -> None:
-        monkeypatch.setattr(Recurrent, "_warm", None)
+        monkeypatch.setattr(CachedCall, "run", None)
         monkeypatch.setattr(Recurrent, "_run", None)
 
     return close
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_the_third_step_of_a_form_goes_the_short_way(name: str, long_way_closed) -> None:
+def test_the_third_step_of_a_signature_is_run_by_one_function(name: str, checks_closed) -> None:
     net, state = lp.Recurrent(CELLS[name](3, 5).double(), engine="cpu"), None
     for batch in (1, 4):
         x = torch.randn(batch, 3, dtype=torch.float64)
@@ -47,14 +48,14 @@ def test_the_third_step_of_a_form_goes_the_short_way(name: str, long_way_closed)
         same(net, x, state)
     twin = lp.Recurrent(net.cell, engine="reference")
     wanted = stepped(twin, x, state)
-    long_way_closed()
+    checks_closed()
     with torch.no_grad():
         output, following = net.step(x, state)
     for found, other in zip([output, *leaves_of(following)], wanted, strict=True):
         torch.testing.assert_close(found, other, rtol=0, atol=1e-12)
 
 
-def test_what_has_changed_goes_the_long_way() -> None:
+def test_a_change_is_seen() -> None:
     net, x = lp.Recurrent(lp.LSTM(3, 5).double(), engine="cpu"), torch.randn(2, 3, dtype=torch.float64)
     state = tuple(torch.randn(2, 5, dtype=torch.float64) for _ in range(2))
     for _ in range(3):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
 
@@ -19,7 +19,7 @@ class Plain(nn.Module):
         self.cell = cell
 
     def forward(self, inputs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        return plain_loop(self.cell, understood(self.cell, inputs, state))
+        return plain_loop(self.cell, checked_call(self.cell, inputs, state))
 
 
 def found(net: nn.Module, inputs: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leporello.engine.cpu.build import library
-from leporello.engine.cpu.c_emitter import part
+from leporello.engine.cpu.c_emitter import c_file
 
 FUNCTIONS: dict[str, Any] = {
     "exp": np.exp,
@@ -25,7 +25,7 @@ MOST = 4.0  # units in the last place
 def applied(name: str, letter: str, x: np.ndarray) -> np.ndarray:
     real = "float" if letter == "f" else "double"
     text = (
-        f"#define REAL {real}\n{part('functions.c')}\n"
+        f"#define REAL {real}\n{c_file('functions.c')}\n"
         f"void all(const {real} *x, {real} *y, long n) {{\n"
         f"    for (long i = 0; i < n; i++) y[i] = {name}_{letter}(x[i]);\n}}\n"
     )

@@ -64,7 +64,7 @@ def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> Non
     for _ in range(2):
         net = lp.Recurrent(lp.LSTM(3, 5), engine="cpu")
         net(torch.randn(2, 2, 3))
-        ((plan, _),) = net._planner.plans.values()
+        ((plan, _),) = net._plan_cache.plans.values()
         kernel = next(timed.kernel for timed in plan.forward.program.timed if timed.kernel is not None)
         texts.append(kernel.runner.source.read_text())
     assert texts[0] == texts[1]
@@ -91,7 +91,7 @@ def test_a_step_may_be_long() -> None:
 
 def written(net: lp.Recurrent, sweep: str) -> list[str]:
     """The sequences that the one kernel of a net's one plan writes."""
-    ((plan, _),) = net._planner.plans.values()
+    ((plan, _),) = net._plan_cache.plans.values()
     (kernel,) = [timed.kernel for timed in getattr(plan, sweep).program.timed if timed.kernel is not None]
     return [buffer.name for buffer in kernel.kernel.buffers["write"]]
 

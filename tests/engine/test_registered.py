@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from leporello.call import graph_arguments  # noqa: F401, registers looks
+from leporello.call import graph_arguments  # noqa: F401, registers the range checks
 from leporello.call.values import values_of
 from leporello.engine.registered_plans import RegisteredPlan
 from tests.nets.twins import FASTEST, normal, shaken, somewhere
@@ -20,9 +20,9 @@ operators: Any = torch.ops.leporello
 def registered(engine: str, grad: bool) -> tuple[RegisteredPlan, list[Tensor]]:
     """A plan with the values of a call."""
     net = lp.Recurrent(shaken(lp.LSTM(3, 4)), engine=engine)
-    call = net._understood(normal(5, 2, 3, grad=grad), None, resets=somewhere(5, 2))
+    call = net._checked(normal(5, 2, 3, grad=grad), None, resets=somewhere(5, 2))
     with torch.set_grad_enabled(grad):
-        plan, _ = net._planner.plan(net.cell, call, net.gradient, engine)
+        plan, _ = net._plan_cache.plan(net.cell, call, net.gradient, engine)
     return RegisteredPlan(plan), values_of(plan.loop, call)
 
 
@@ -46,7 +46,7 @@ def test_sweeps_pass_the_checks_of_torch(engine: str) -> None:
 def test_looks_pass_the_checks_of_torch() -> None:
     torch.library.opcheck(operators.lengths_in_range.default, (torch.tensor([1, 3]), 3))
     torch.library.opcheck(operators.classes_in_range.default, (torch.tensor([[1, 0]]), 2, "targets", False))
-    torch.library.opcheck(operators.chance_in_range.default, (torch.tensor(0.5), "(5, 2)"))
+    torch.library.opcheck(operators.probability_in_range.default, (torch.tensor(0.5), "(5, 2)"))
 
 
 def test_a_plan_has_a_name_for_as_long_as_somebody_holds_it() -> None:

@@ -68,7 +68,7 @@ def test_few_rows_are_multiplied_by_torch() -> None:
 
 def called(net: lp.Recurrent) -> list[str]:
     """What runs at once in the forward sweep and is not torch's."""
-    ((plan, _),) = net._planner.plans.values()
+    ((plan, _),) = net._plan_cache.plans.values()
     stages = [one.function.__self__.graph for one in plan.forward.program.timed if one.kernel is None]
     return [node.target.__name__ for graph in stages for node in graph.nodes if isinstance(node.target, RowProduct)]
 

@@ -85,7 +85,7 @@ def test_nan_and_infinity_reach_the_sums_they_belong_to_and_no_others() -> None:
 
 def called(net: lp.Recurrent) -> list[str]:
     """What the stages of the backward sweep call that run all steps at once."""
-    ((plan, _),) = net._planner.plans.values()
+    ((plan, _),) = net._plan_cache.plans.values()
     timed = [one for one in plan.backward.program.timed if one.kernel is None and not one.inside]
     return [
         str(getattr(node.target, "__name__", node.target))
@@ -125,7 +125,7 @@ def test_sums_of_each_large_value_have_a_turn_of_their_own() -> None:
         x = torch.randn(7, 4, 3, dtype=torch.float64)
         net(x)[0].sum().backward()
         assert sum("totals" in name for name in called(net)) == turns
-        ((plan, _),) = net._planner.plans.values()
+        ((plan, _),) = net._plan_cache.plans.values()
         stages = [one for one in plan.backward.program.timed if one.kernel is None]
         assert len(stages) == turns
         assert all(any(node in one.done for node, _ in one.varying) for one in stages)
@@ -176,7 +176,7 @@ def test_sums_of_a_call_with_lengths_leave_out_the_padding(kind: str) -> None:
     x[3:, 1], x[1:, 3] = float("nan"), float("inf")
     net, lengths = lp.Recurrent(cell, engine="cpu"), [7, 3, 5, 1]
     net(x, lengths=lengths)[0].sum().backward()
-    ((plan, _),) = net._planner.plans.values()
+    ((plan, _),) = net._plan_cache.plans.values()
     (sums,) = [one.direct for one in plan.backward.program.timed if one.direct is not None]
     assert sums[0].past
     assert {"input_call_past", "input_x"} <= {node.name for node in sums[1]}

@@ -11,7 +11,7 @@ import torch
 
 import leporello as lp
 from leporello import errors
-from leporello.call.inputs import Words
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, LeporelloError, StateMismatch
 from tests.errors import steps
 from tests.errors.said import said
@@ -58,13 +58,13 @@ def test_a_refused_step_says_nothing_beside_the_error(caplog: pytest.LogCaptureF
 
 
 def test_words_speak_of_axes_as_the_caller_wrote_them() -> None:
-    assert Words().shape("length", "batch", 3) == "(length, batch, 3)"
-    assert Words(batch_first=True).shape(5, 2, 3) == "(2, 5, 3)"
-    assert Words(one_step=True).shape(1, 2) == "(2,)"
+    assert ArgumentAxes().shape("length", "batch", 3) == "(length, batch, 3)"
+    assert ArgumentAxes(batch_first=True).shape(5, 2, 3) == "(2, 5, 3)"
+    assert ArgumentAxes(one_step=True).shape(1, 2) == "(2,)"
     x = torch.zeros(5, 2, 3)
-    for words in (Words(), Words(batch_first=True), Words(one_step=True)):
-        assert words.came(words.taken({"x": x, "n": 1})) == "{x: float32 [5, 2, 3], n: int}"
-    assert [Words(one_step=True).name(name) for name in ("inputs", "resets", "targets", "forcing")] == [
+    for axes in (ArgumentAxes(), ArgumentAxes(batch_first=True), ArgumentAxes(one_step=True)):
+        assert axes.described(axes.to_time_first({"x": x, "n": 1})) == "{x: float32 [5, 2, 3], n: int}"
+    assert [ArgumentAxes(one_step=True).name(name) for name in ("inputs", "resets", "targets", "forcing")] == [
         "x",
         "reset",
         "target",

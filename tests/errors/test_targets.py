@@ -33,7 +33,7 @@ def test_targets_for_a_cell_that_feeds_nothing_back_are_refused(cell: Any, place
     said(
         ArgumentError,
         lambda: lp.Recurrent(cell)(X, torch.zeros(2, 4), targets=Y),
-        "the argument 'targets' is given, but this cell feeds nothing back.",
+        "the argument 'targets' is passed, but this cell feeds nothing back.",
         place,
         "lp.Feedback(cell)",
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.call.plan_cache import Planner
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
@@ -64,7 +64,7 @@ class Nets(dict[tuple[Any, str], lp.Recurrent]):
 
     def __missing__(self, key: tuple[Any, str]) -> lp.Recurrent:
         self[key] = lp.Recurrent(self.cell, gradient=key[0], engine=key[1])
-        own = self[key]._planner
+        own = self[key]._plan_cache
         own.loops, own.plans = self.planner.loops, self.planner.plans
         return self[key]
 
@@ -108,7 +108,7 @@ class Case:
 
     def exact(self) -> list[Tensor | None]:
         """By the plain loop."""
-        call = understood(self.cell, self.inputs, self.state, **self.arguments)
+        call = checked_call(self.cell, self.inputs, self.state, **self.arguments)
         return list(torch.autograd.grad(self.loss(*plain_loop(self.cell, call)), self.sources, allow_unused=True))
 
     def by_hand(self, steps: int, every: int | None = None) -> list[Tensor | None]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.errors import ArgumentError
 from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES
@@ -46,7 +46,7 @@ def test_every_cell_has_its_exact_gradient(name: str, engine: str) -> None:
     cell = shaken(EXAMPLES[name]())
     net, inputs = lp.Recurrent(cell, gradient=lp.Checkpointed(every=3), engine=engine), normal(7, 2, cell.inputs)
     draws, sources = net.draw(inputs), [parameter for parameter in cell.parameters() if parameter.requires_grad]
-    wanted = plain_loop(cell, understood(cell, inputs, None), draws)
+    wanted = plain_loop(cell, checked_call(cell, inputs, None), draws)
     close(gradients(net(inputs, draws=draws), sources), gradients(wanted, sources))
 
 

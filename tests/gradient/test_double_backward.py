@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.call.values import passing_of
 from leporello.nets.plain_loop import plain_loop
 from tests.gradient.by_hand import FEW_PAIRS, TOLERANCE, Case, Nets, filled
@@ -63,7 +63,7 @@ def test_so_are_third_and_fourth_derivatives(method: Any, steps: int, engine: st
 def test_second_derivatives_go_with_lengths_and_resets(engine: str) -> None:
     arguments: dict[str, Any] = {"lengths": [7, 5], "resets": somewhere(LENGTH, BATCH)}
     case = Case.of(Nets.of("LSTM"), LENGTH, BATCH, **arguments)
-    call = understood(case.cell, case.inputs, None, **arguments)
+    call = checked_call(case.cell, case.inputs, None, **arguments)
     wanted = again(case, plain_loop(case.cell, call, passing=passing_of(call, lp.Truncated(STEPS))))
     found = again(case, case.nets[lp.Truncated(STEPS), engine](case.inputs, **arguments))
     close(found, wanted, TOLERANCE, "second derivative")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.gradient import rtrl
 from leporello.loop.cell import Cell
 from leporello.loop.state import leaves_of
@@ -34,7 +34,7 @@ def agrees(net: lp.Recurrent, x: Any, state: Any = None, **arguments: Any) -> No
     draws = net.draw(x, state, **arguments)
     handed = [] if state is None else leaves_of(state)
     sources = [*(parameter for parameter in cell.parameters() if parameter.requires_grad), *handed]
-    wanted = plain_loop(cell, understood(cell, x, state, **arguments), draws)
+    wanted = plain_loop(cell, checked_call(cell, x, state, **arguments), draws)
     found = net(x, state, draws=draws, **arguments)
     close(found, wanted, 1e-12, "result")
     close(gradients(found, sources), gradients(wanted, sources), 1e-10, "gradient")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError
 from leporello.gradient import Method
@@ -91,7 +91,7 @@ def test_every_row_may_have_weights_of_its_own(name: str, engine: str) -> None:
     weights = method.weights(7, 3, torch.device("cpu"), torch.float64)
     leaves = list(state) if isinstance(state, tuple) else [state]
     sources = [x, *torch.utils._pytree.tree_leaves(leaves), *nets.cell.parameters()]
-    call = understood(nets.cell, x, state, resets=resets)
+    call = checked_call(nets.cell, x, state, resets=resets)
     found, wanted = nets[method, engine](x, state, resets=resets), plain_loop(nets.cell, call, passing=Passing(weights))
     close(gradients(found, sources), gradients(wanted, sources), TOLERANCE, "gradient")
 
@@ -113,7 +113,7 @@ def test_full_has_no_weights_in_its_backward_loop() -> None:
     for method in (lp.Full(), lp.Truncated(3)):
         net = lp.Recurrent(nets.cell, gradient=method, engine="stepwise")
         net(x)
-        ((plan, _),) = net._planner.plans.values()
+        ((plan, _),) = net._plan_cache.plans.values()
         names[method] = [port.name for port in plan.backward.loop.inputs]
     assert "call.weight" in names[lp.Truncated(3)]
     assert [name for name in names[lp.Truncated(3)] if name != "call.weight"] == names[lp.Full()]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.engine.state_gradient import Passing
 from leporello.nets.plain_loop import plain_loop
 from tests.gradient.by_hand import TOLERANCE, Case, Nets
@@ -101,7 +101,7 @@ def test_a_net_without_state_has_nothing_to_cut() -> None:
     sources = [x, *cell.parameters()]
     for engine in ALL:
         found = gradients(lp.Recurrent(cell, gradient=lp.Truncated(3), engine=engine)(x), sources)
-        close(found, gradients(plain_loop(cell, understood(cell, x, None)), sources), TOLERANCE, "gradient")
+        close(found, gradients(plain_loop(cell, checked_call(cell, x, None)), sources), TOLERANCE, "gradient")
 
 
 @pytest.mark.parametrize("engine", STEPWISE)

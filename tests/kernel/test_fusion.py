@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.kernel.dependencies import ahead, carried, join
-from leporello.kernel.description import Block, Index, Load, Pointwise, Product, Store
+from leporello.kernel.dependencies import blocks_ahead, fuse, register_values
+from leporello.kernel.description import Block, Load, Pointwise, Product, Store
+from leporello.kernel.index import Index
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 from tests.kernel.test_dependencies import (
@@ -40,7 +41,7 @@ def after(*blocks: Block, new: Block) -> list[Block]:
     """Blocks, and new loops joined to them."""
     made = list(blocks)
     assert isinstance(new, Pointwise)
-    join(made, new)
+    fuse(made, new)
     return made
 
 
@@ -85,12 +86,12 @@ def test_loops_that_wait_for_a_state_do_not_hold_up_a_product_that_waits_for_non
     blocks, new = [pointwise(A, X), product(B, A), product(C, STATE)], pointwise(OUT, STATE, X)
     made = after(*blocks, new=new)
     assert made == [*blocks, new]
-    assert ahead(kernel(*made)) == blocks[:2]
+    assert blocks_ahead(kernel(*made)) == blocks[:2]
 
 
 def test_a_product_does_not_run_ahead_of_a_block_that_waits_because_of_another_value_in_it() -> None:
     blocks = [both(pointwise(A, X), pointwise(B, X)), product(C, A), pointwise(B, STATE), pointwise(NEXT, B, C)]
-    assert ahead(kernel(*blocks)) == []
+    assert blocks_ahead(kernel(*blocks)) == []
 
 
 class Mixed(lp.Cell):
@@ -134,7 +135,7 @@ def scratch(*blocks: Block) -> set[str]:
     made.buffers["scratch"] = (A, B, C, D)
     return {
         buffer.name
-        for buffer in carried(made)
+        for buffer in register_values(made)
         if any(buffer in {s.buffer for s in b.stores} for b in blocks if isinstance(b, Pointwise))
     }
 

@@ -19,7 +19,7 @@ GROUPS = list(dict.fromkeys(field.metadata["group"] for field in dataclasses.fie
 def table_of(group: str) -> str:
     """The table of one group of options, in Markdown."""
     rows = [row_of(field) for field in dataclasses.fields(Config) if field.metadata["group"] == group]
-    return "\n".join([f"| {group} | | if not told |", "|---|---|---|", *rows]) + "\n"
+    return "\n".join([f"| {group} | | default |", "|---|---|---|", *rows]) + "\n"
 
 
 def row_of(field: dataclasses.Field[Any]) -> str:
@@ -39,7 +39,7 @@ def told(default: Any) -> str:
 
 def tables_in(page: str) -> dict[str, str]:
     """The tables of the page with defaults in them, by their first word."""
-    found = re.findall(r"^(\| (\w+) \| \| if not told \|\n(?:\|[^\n]*\n)+)", page, re.MULTILINE)
+    found = re.findall(r"^(\| (\w+) \| \| default \|\n(?:\|[^\n]*\n)+)", page, re.MULTILINE)
     return {group: table for table, group in found}
 
 

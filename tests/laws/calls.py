@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.loop.state import leaf_names, leaves_of, map_leaves, state_of
 from leporello.nets.plain_loop import plain_loop
 from tests.random_cells import CLASSES, SIZE, Numbers, Program, RandomCell, packed, program_of
@@ -167,7 +167,7 @@ def draws_of(net: lp.Recurrent, tensors: Tensors) -> list[Tensor]:
 
 def by_plain_loop(cell: RandomCell, tensors: Tensors, draws: Sequence[Tensor]) -> tuple[Any, Any]:
     """What the call means."""
-    call = understood(cell, tensors.inputs, tensors.state, **tensors.options)
+    call = checked_call(cell, tensors.inputs, tensors.state, **tensors.options)
     return plain_loop(cell, call, draws)
 
 

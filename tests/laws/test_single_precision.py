@@ -18,7 +18,7 @@ from hypothesis import given, reject
 from torch import Tensor
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES, KINDS, shaken, step_inputs
@@ -62,7 +62,7 @@ def agree(cell: Any, tensors: Tensors) -> None:
     net = lp.Recurrent(single, engine="cpu")
     draws = net.draw(given.inputs, given.state, **given.options)
     found = measured(single, given, lambda: net(given.inputs, given.state, **given.options, draws=draws))
-    call = understood(cell, tensors.inputs, tensors.state, **tensors.options)
+    call = checked_call(cell, tensors.inputs, tensors.state, **tensors.options)
     wanted = measured(cell, tensors, lambda: plain_loop(cell, call, [draw.double() for draw in draws]))
     for name, value in found.items():
         other = wanted[name]

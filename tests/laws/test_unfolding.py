@@ -11,7 +11,7 @@ from hypothesis import given
 from torch import Tensor
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.call.values import values_of
 from leporello.engine import reference
 from leporello.loop.graph import function_of
@@ -60,7 +60,7 @@ def test_a_text_read_back_is_the_same_loop(case: Case) -> None:
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
     net = lp.Recurrent(cell, engine="stepwise")
-    call = understood(cell, tensors.inputs, tensors.state, **tensors.options)
+    call = checked_call(cell, tensors.inputs, tensors.state, **tensors.options)
     call.draws = draws_of(net, tensors)
     loop = net.fold(tensors.inputs, tensors.state, **tensors.options)
     again = loop_from(loop.text())

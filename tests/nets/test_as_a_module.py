@@ -82,11 +82,11 @@ def test_a_copy_computes_the_same_and_begins_without_traces() -> None:
     net = shaken(lp.Recurrent(lp.Stack(lp.LSTM(3, 4), lp.Leaky(4, 3, 2, alpha=[0.1, 0.2, 0.3]))))
     x = normal(4, 2, 3)
     wanted = net(x)
-    assert net._planner.loops
+    assert net._plan_cache.loops
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert type(other) is lp.Recurrent
-        assert not other._planner.loops
-        assert not other._planner.plans
+        assert not other._plan_cache.loops
+        assert not other._plan_cache.plans
         close(other(x), wanted, tolerance=0)
         other.cell.cells[0].U.data.add_(1)
         assert not torch.equal(other(x)[0], wanted[0])

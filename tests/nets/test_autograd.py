@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
 from tests.cells.examples import EXAMPLES
@@ -30,7 +30,7 @@ from tests.nets.twins import (
 
 
 def written_out(net: lp.Recurrent, x: torch.Tensor, state: object = None) -> tuple[object, object]:
-    return plain_loop(net.cell, understood(net.cell, x, state))
+    return plain_loop(net.cell, checked_call(net.cell, x, state))
 
 
 @pytest.mark.parametrize("engine", FASTEST)
@@ -166,7 +166,7 @@ def test_gradients_of_gradients_are_those_of_the_plain_loop(engine: str) -> None
         return gradient.square().sum()
 
     got = torch.autograd.grad(penalty(net(x, **more)), sources, allow_unused=True)
-    wanted = plain_loop(net.cell, understood(net.cell, x, None, **more))
+    wanted = plain_loop(net.cell, checked_call(net.cell, x, None, **more))
     close(got, torch.autograd.grad(penalty(wanted), sources, allow_unused=True))
 
 

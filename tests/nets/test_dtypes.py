@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.nets.plain_loop import plain_loop
 from tests.nets.twins import ALL, ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, somewhere
 
@@ -105,7 +105,7 @@ def test_under_autocast_the_state_keeps_its_dtype_and_gradients_are_close(make: 
         outputs, state = net(x, lengths=lengths)
         got = gradients((outputs, state), sources)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # or gradients are summed in bfloat16
-        eager = plain_loop(net.cell, understood(net.cell, x, None, lengths=lengths))
+        eager = plain_loop(net.cell, checked_call(net.cell, x, None, lengths=lengths))
         like_eager = gradients(eager, sources)
     assert all(leaf.dtype == torch.float32 for leaf in torch.utils._pytree.tree_leaves(state))
     assert all(gradient.dtype == torch.float32 for gradient in got)

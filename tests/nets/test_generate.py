@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.errors import ArgumentError, StateMismatch
 from leporello.loop.split import split
-from leporello.nets import generate as writer
-from leporello.nets.generate import drawn, generate_with_surprises
+from leporello.nets import generate as module
+from leporello.nets.generate import generate_with_surprises, uniform_noise
 from tests.nets.letters import NETS, SIZE, Letters, lively, plainly
 from tests.nets.twins import FASTEST, crossed
 
@@ -29,7 +29,7 @@ def seeded(seed: int = 5) -> torch.Generator:
 
 
 def noise(steps: int = STEPS, batch: int = 3) -> Tensor:
-    return drawn(steps, batch, SIZE, torch.float64, CPU, seeded())
+    return uniform_noise(steps, batch, SIZE, torch.float64, CPU, seeded())
 
 
 def network(name: str = "LSTM", **options: Any) -> lp.Recurrent:
@@ -94,7 +94,7 @@ def test_in_pieces_of_any_size_it_is_the_same_text(engine: str) -> None:
 def test_noise_that_is_drawn_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network("GRU")
     whole, surprises, _ = generate_with_surprises(net, TOKEN, steps=STEPS, generator=seeded())
-    monkeypatch.setattr(writer, "MOST_NOISE", 4 * 3 * SIZE)
+    monkeypatch.setattr(module, "MAX_NOISE_NUMBERS", 4 * 3 * SIZE)
     tokens, others, _ = generate_with_surprises(net, TOKEN, steps=STEPS, generator=seeded())
     assert torch.equal(tokens, whole)
     torch.testing.assert_close(others, surprises)
@@ -139,14 +139,14 @@ def test_another_temperature_k_or_p_makes_no_other_plan() -> None:
         for asked in ({"temperature": 0.9, "top_k": 2, "top_p": 0.4}, {"temperature": 1.4, "top_k": 5, "top_p": 0.9})
     }
     assert len(texts) == 2
-    assert len(net._planner.writers) == len(net._planner.loops) == 1
+    assert len(net._plan_cache.calls) == len(net._plan_cache.loops) == 1
 
 
 def test_numbers_that_leave_everything_ask_for_nothing() -> None:
     net = network("GRU")
     lp.generate(net, TOKEN, steps=STEPS)
     lp.generate(net, TOKEN, steps=STEPS, top_k=SIZE, top_p=1)
-    assert len(net._planner.writers) == 1
+    assert len(net._plan_cache.calls) == 1
 
 
 def test_parameters_are_read_at_each_call() -> None:
@@ -163,7 +163,7 @@ def test_tables_are_made_where_many_tokens_are_drawn() -> None:
     net = network("GRU")
     lp.generate(net, TOKEN[:1], steps=SIZE)
     lp.generate(net, TOKEN[:1], steps=SIZE - 1)
-    many, few = (one.plan.loop for one in net._planner.writers.values())
+    many, few = (one.plan.loop for one in net._plan_cache.calls.values())
     products = [name for stage in split(many).stages if stage.kind != "once" for name in stage.products]
     assert products == ["inner.W", "head.weight"]
     assert "inner.U" in split(few).inside.products
@@ -231,9 +231,9 @@ def test_copies_and_pickles_write_too() -> None:
     net = network("GRU")
     tokens, _ = lp.generate(net, TOKEN, steps=STEPS, generator=seeded())
     copied = copy.deepcopy(net)
-    assert not copied._planner.writers
+    assert not copied._plan_cache.calls
     assert torch.equal(lp.generate(copied, TOKEN, steps=STEPS, generator=seeded())[0], tokens)
-    assert not pickle.loads(pickle.dumps(net._planner)).writers
+    assert not pickle.loads(pickle.dumps(net._plan_cache)).calls
 
 
 # ---- what is refused

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from leporello.nets.non_finite import Origin, first_not_finite
-from leporello.nets.non_finite.forward import BLOCK
+from leporello.nets.non_finite.forward import BLOCK_STEPS
 from tests.cells.examples import EXAMPLES
 
 
@@ -51,7 +51,7 @@ def test_an_overflowing_exp_is_named_with_its_step_and_row() -> None:
     )
     assert str(found) == "exp gives inf, in a, at step 7 of row 2"
     assert found.line is not None
-    assert found.line.startswith("test_finite.py, line ")
+    assert found.line.startswith("test_non_finite.py, line ")
     assert found.line.endswith("a = torch.exp(self.w * h + x)")
 
 
@@ -60,7 +60,7 @@ def test_a_call_of_finite_values_has_no_origin() -> None:
     assert first_not_finite(net, inputs_of(), loss=squared) is None
 
 
-@pytest.mark.parametrize("length", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+@pytest.mark.parametrize("length", [BLOCK_STEPS - 1, BLOCK_STEPS, BLOCK_STEPS + 1, 2 * BLOCK_STEPS + 3])
 def test_steps_behind_the_first_block_are_found_too(length: int) -> None:
     inputs = inputs_of(length, 1)
     inputs[-1] = 1000.0
@@ -150,7 +150,7 @@ class Exploding(lp.Cell):
         return h, h
 
 
-@pytest.mark.parametrize("length", [50, 3 * BLOCK])
+@pytest.mark.parametrize("length", [50, 3 * BLOCK_STEPS])
 def test_a_gradient_that_explodes_while_values_stay_is_found(length: int) -> None:
     net = lp.Recurrent(Exploding())
     state = torch.ones(2, 1)
@@ -306,7 +306,7 @@ def test_something_is_found_just_where_autograd_gives_something(name: str, scale
     with torch.no_grad():
         for parameter in cell.parameters():
             parameter.mul_(scale)
-    net, inputs = lp.Recurrent(cell, engine="reference"), torch.randn(BLOCK + 3, 2, 3)
+    net, inputs = lp.Recurrent(cell, engine="reference"), torch.randn(BLOCK_STEPS + 3, 2, 3)
     loss = squared(net(inputs)[0])
     loss.backward()
     gradients = [parameter.grad for parameter in cell.parameters() if parameter.grad is not None]

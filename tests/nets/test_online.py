@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from benchmarks.memory import peak_bytes
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.errors import ArgumentError, MissingState, UntraceableStep
 from leporello.nets.plain_loop import plain_loop
 from tests.benchmarks.made import Calling
@@ -40,7 +40,7 @@ def grads(module: nn.Module) -> list[Tensor | None]:
 def by_full(cell: nn.Module, x: Tensor, y: Tensor, **arguments: Any) -> list[Tensor | None]:
     """By the plain loop."""
     draws = arguments.pop("draws", None)
-    outputs, _ = plain_loop(cell, understood(cell, x, None, **arguments), draws)
+    outputs, _ = plain_loop(cell, checked_call(cell, x, None, **arguments), draws)
     loss(outputs, y).backward()
     return grads(cell)
 
@@ -49,7 +49,7 @@ def by_full(cell: nn.Module, x: Tensor, y: Tensor, **arguments: Any) -> list[Ten
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_add_up_to_that_of_all_losses(name: str, engine: str) -> None:
     cell, x, y = shaken(CELLS[name]()), normal(5, 3, 3), normal(5, 3, 2, seed=2)
-    outputs, final = plain_loop(cell, understood(cell, x, None))
+    outputs, final = plain_loop(cell, checked_call(cell, x, None))
     learner = lp.online(lp.Recurrent(cell, engine=engine), lp.RTRL(), loss)
     for time in range(5):
         close(learner.step(x[time], y[time]), outputs[time], 1e-12, "output")
@@ -65,7 +65,7 @@ def test_after_each_step_the_gradient_of_its_loss_is_added() -> None:
     for time in range(4):
         learner.step(x[time], y[time])
         found = grads(cell)
-        outputs, _ = plain_loop(cell, understood(cell, x[: time + 1], None))
+        outputs, _ = plain_loop(cell, checked_call(cell, x[: time + 1], None))
         loss(outputs[-1], y[time]).backward()
         close(found, grads(cell), 1e-10, "gradient")
 
@@ -133,7 +133,7 @@ def test_a_state_can_be_given_and_is_gone_back_to() -> None:
     for _ in range(2):
         for time in range(4):
             learner.step(x[time], y[time])
-        outputs, _ = plain_loop(cell, understood(cell, x, state))
+        outputs, _ = plain_loop(cell, checked_call(cell, x, state))
         found = grads(cell)
         loss(outputs, y).backward()
         close(found, grads(cell), 1e-10, "gradient")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.nets.plain_loop import plain_loop
 from leporello.nets.recurrent import Recurrent
@@ -73,7 +73,7 @@ def gradients(tree: Any, sources: list[Tensor]) -> list[Tensor | None]:
 def agrees_with_the_plain_loop(net: Recurrent, inputs: Any, state: Any = None, **arguments: Any) -> Any:
     """Outputs, final state and the gradients of all that requires one; random numbers, if any, are the same."""
     draws = net.draw(inputs, state, **arguments)
-    call = understood(net.cell, inputs, state, **arguments)
+    call = checked_call(net.cell, inputs, state, **arguments)
     sources = [
         leaf for leaf in leaves_of((inputs, state, arguments)) if isinstance(leaf, Tensor) and leaf.requires_grad
     ]

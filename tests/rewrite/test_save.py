@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, prune, save
 from leporello.rewrite.save import Saved
@@ -93,6 +93,6 @@ def test_a_call_without_gradients_plans_nothing_to_save() -> None:
     net, inputs = lp.Recurrent(lp.LSTM(3, 5)), torch.zeros(4, 2, 3)
     with torch.no_grad():
         net(inputs)
-        plan, _ = net._planner.plan(net.cell, understood(net.cell, inputs, None), net.gradient, net.engine)
+        plan, _ = net._plan_cache.plan(net.cell, checked_call(net.cell, inputs, None), net.gradient, net.engine)
     assert "saved" not in vars(plan)
     assert plan.plain.loop.outputs == plan.loop.outputs

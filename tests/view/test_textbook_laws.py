@@ -12,7 +12,8 @@ from torch import fx
 
 import leporello as lp
 from leporello.loop.graph import results
-from leporello.view.diagram import RESETS, Diagram, unmasked_results
+from leporello.loop.port import Role
+from leporello.view.diagram import Diagram, unmasked_results
 from leporello.view.drawable import Detail
 from leporello.view.textbook_view import textbook_diagram
 from tests.laws.calls import Case, cases, tensors_of
@@ -42,7 +43,7 @@ def test_a_diagram_is_one_step_of_its_loop(case: Case) -> None:
     assert len({vertex.name for vertex in view.vertices}) == len(keys)
     assert {end for edge in view.edges for end in (edge.source, edge.target)} <= set(keys)
     assert _is_acyclic(view)
-    handed_on = list(zip(loop.outputs, unmasked_results(loop, RESETS), strict=True))
+    handed_on = list(zip(loop.outputs, unmasked_results(loop, Role.RESET), strict=True))
     for port, node in handed_on:
         if port.kind == "state" and node.op == "call_function":
             assert {f"state.{other.name}" for other, same in handed_on if same is node} & set(keys), port.name

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.call.arguments import Call, understood
-from leporello.call.inputs import Words
+from leporello.call.arguments import Call, checked_call
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
 from leporello.nets.recurrent import Recurrent
@@ -57,14 +57,14 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def check_targets(targets: Tree, length: int, batch: int, words: Words) -> None:
+def check_targets(targets: Tree, length: int, batch: int, axes: ArgumentAxes) -> None:
     """Raise unless every leaf of the targets, in the caller's axes, has this length and batch."""
     for leaf in leaves_of(targets):
-        if not isinstance(leaf, Tensor) or tuple(words.taken(leaf).shape[:2]) != (length, batch):
+        if not isinstance(leaf, Tensor) or tuple(axes.to_time_first(leaf).shape[:2]) != (length, batch):
             raise ArgumentError(
                 "the argument 'targets' has the wrong shape.",
                 came=described(leaf),
-                expected=words.shape(length, batch, "..."),
+                expected=axes.shape(length, batch, "..."),
             )
 
 
@@ -122,7 +122,7 @@ def call_in_float64(
     check_net(net)
     batch_first = not one_step and net.batch_first
     with torch.no_grad():
-        call = understood(net.cell, inputs, state, batch_first=batch_first, one_step=one_step, **arguments)
+        call = checked_call(net.cell, inputs, state, batch_first=batch_first, one_step=one_step, **arguments)
     inputs, state = map_leaves(to_float64, call.inputs), map_leaves(to_float64, call.state)
     names = leaf_names(inputs, "x")
     return net_in_float64(net), replace(

@@ -24,7 +24,7 @@ from leporello.analysis.trend import (
     share_left,
     share_left_table,
 )
-from leporello.call.inputs import Words
+from leporello.call.inputs import ArgumentAxes
 from leporello.loop.state import Tree, map_leaves
 from leporello.nets.recurrent import Recurrent
 from leporello.plotting import Plottable, axes_side_by_side, heatmap, verdict_title
@@ -134,7 +134,7 @@ def gradient_flow(
     run = StepByStepRun.of(net, inputs, state, lengths=lengths, resets=resets, steps=steps, draws=draws, **fed_back)
     run.check_floating_state()
     run.check_floating("outputs")
-    output_gradients = _output_gradients(run, loss, targets, Words(batch_first=net.batch_first))
+    output_gradients = _output_gradients(run, loss, targets, ArgumentAxes(batch_first=net.batch_first))
     slices = run.state_layout.slices
     norms = run.states.new_zeros(run.length, run.length)
     leaves = {name: torch.zeros_like(norms) for name in slices}
@@ -150,13 +150,13 @@ def gradient_flow(
     return GradientFlow(norms, leaves, _gains(norms), share_left(norms), fit_trend(norms), run.batch)
 
 
-def _output_gradients(run: StepByStepRun, loss: Callable[..., Tensor], targets: Tree, words: Words) -> Tensor:
+def _output_gradients(run: StepByStepRun, loss: Callable[..., Tensor], targets: Tree, axes: ArgumentAxes) -> Tensor:
     """The gradient of each loss with respect to the output of its step: (length, 1, batch, outputs)."""
     check_loss(loss)
     unreduced_loss = unreduced(loss)
     if targets is not None:
-        check_targets(targets, run.length, run.batch, words)
-        targets = words.taken(map_leaves(to_float64, targets))
+        check_targets(targets, run.length, run.batch, axes)
+        targets = axes.to_time_first(map_leaves(to_float64, targets))
     gradients = []
     for time in range(run.length):
         floating = [leaf[time] for leaf in run.outputs if leaf.is_floating_point() or leaf.is_complex()]

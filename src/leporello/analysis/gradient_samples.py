@@ -26,8 +26,8 @@ from leporello.analysis.arguments import (
     to_float64,
 )
 from leporello.analysis.measured_cost import timed
-from leporello.call.arguments import Call, understood
-from leporello.call.inputs import Words
+from leporello.call.arguments import Call, checked_call
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
@@ -78,21 +78,21 @@ class GradientProblem:
         check_loss(loss)
         fed_back = {} if forcing is None else {"targets": targets, "forcing": forcing}
         with torch.no_grad():
-            call = understood(net.cell, inputs, state, batch_first=net.batch_first, **others, **fed_back)
-        words = Words(batch_first=net.batch_first)
+            call = checked_call(net.cell, inputs, state, batch_first=net.batch_first, **others, **fed_back)
+        axes = ArgumentAxes(batch_first=net.batch_first)
         if isinstance(inputs, PackedSequence):
             inputs = pad_packed_sequence(inputs, batch_first=net.batch_first)[0]
         if fed_back:
-            fed_back["forcing"] = words.taken(call.coin)
+            fed_back["forcing"] = axes.to_time_first(call.coin)
         arguments = detach({"inputs": inputs, "state": state, **others, "lengths": call.lengths, **fed_back})
         target: tuple[Tree, ...] = ()
         if targets is not None:
             target = (detach(targets),)
-            check_targets(target[0], call.length, call.batch, words)
+            check_targets(target[0], call.length, call.batch, axes)
         own_net = Recurrent(net.cell, engine=net.engine, batch_first=net.batch_first)
         if draws := own_net.draw(**arguments):
             arguments["draws"] = draws
-        alive = None if call.lengths is None else words.taken(_alive(call))
+        alive = None if call.lengths is None else axes.to_time_first(_alive(call))
         return GradientProblem(own_net, arguments, unreduced(loss), target, alive, call.length, call.batch, call.device)
 
     @cached_property

@@ -111,7 +111,7 @@ class StepByStepRun:
         """Run the steps of a call, with the arguments of a call of the net."""
         float64_net, call = call_in_float64(net, inputs, state, **arguments)
         with torch.no_grad(), torch.autocast(call.device.type, enabled=False):
-            loop = rewritten(float64_net._planner.loop(float64_net.cell, call), float64_net.cell, call)
+            loop = rewritten(float64_net._plan_cache.loop(float64_net.cell, call), float64_net.cell, call)
             if loop.batch_interaction is not None:
                 raise RowsMeet(
                     "rows of the batch influence each other: no gradient is a row's own.",
@@ -264,7 +264,7 @@ class StepByStepRun:
 
 def _is_input(port: Port) -> bool:
     """Whether a port is a sequence of the user's, and not one that the call adds, such as resets."""
-    return port.kind == "sequence" and not port.name.startswith("call.")
+    return port.kind == "sequence" and not port.is_added
 
 
 def _has_time(port: Port) -> bool:

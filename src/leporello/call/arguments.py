@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.checks import AT_ONCE, Looks, checked_coin, checked_lengths, checked_mask, checked_targets
-from leporello.call.initial_state import initial_of, state_before
-from leporello.call.inputs import Words, home_of, sequences_of, sizes_of
+from leporello.call.checks import EAGER, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.call.initial_state import reset_state, state_before
+from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_options
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
@@ -24,12 +24,13 @@ from leporello.loop.step_checks import refuse_devices
 
 @dataclass
 class Call:
-    """One call, ready for the rewrites.
+    """One call, checked, with time first.
 
     inputs, state      trees; sequences are (length, batch, ...)
     initial            what resets go back to: None for zeros, else a tree like the state
     lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
-    times              the steps' numbers (length, 1), where they are known already
+    times              the numbers of the steps (length, 1), where they are known already
+    sequences, states  the leaves of inputs and state, with their names
     """
 
     inputs: Tree
@@ -50,7 +51,7 @@ class Call:
 
 
 @under_cell_lock
-def understood(
+def checked_call(
     cell: nn.Module,
     inputs: Tree,
     state: Tree,
@@ -63,33 +64,33 @@ def understood(
     draws: Sequence[Tensor] | None = None,
     batch_first: bool = False,
     one_step: bool = False,
-    looks: Looks = AT_ONCE,
+    range_checks: RangeChecks = EAGER,
 ) -> Call:
     """Check a call's arguments and bring them into one form.
 
-    one_step   the arguments come without the length axis
-    looks      how their numbers are looked at
+    one_step       the arguments come without the length axis
+    range_checks   how numbers in them are checked
     """
-    words = Words(one_step, batch_first)
+    axes = ArgumentAxes(one_step, batch_first)
     packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
-    targets, resets, forcing = (words.taken(value) for value in (targets, resets, forcing))
+    targets, resets, forcing = (axes.to_time_first(value) for value in (targets, resets, forcing))
     if packed is not None:
         inputs, lengths = _unpacked(packed, lengths)
     else:
-        inputs = words.taken(inputs)
-    draws = words.taken(draws) if one_step else draws
-    sequences = sequences_of(cell, inputs, Words() if packed is not None else words)
+        inputs = axes.to_time_first(inputs)
+    draws = axes.to_time_first(draws) if one_step else draws
+    sequences = sequences_of(cell, inputs, ArgumentAxes() if packed is not None else axes)
     length, batch = sizes_of(cell, sequences, state, targets, 1 if one_step else steps)
-    home = home_of(cell, sequences, state)
-    state = state_before(cell, state, batch, home)
-    call = Call(inputs, state, length, batch, home["device"], draws=draws, packed=packed, sequences=sequences)
+    options = state_options(cell, sequences, state)
+    state = state_before(cell, state, batch, options)
+    call = Call(inputs, state, length, batch, options["device"], draws=draws, packed=packed, sequences=sequences)
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
     refuse_devices(cell, sequences, (), call.states)
-    call.lengths = checked_lengths(lengths, length, batch, call.device, looks)
-    call.resets = checked_mask("resets", resets, length, batch, call.device, words)
+    call.lengths = checked_lengths(lengths, length, batch, call.device, range_checks)
+    call.resets = checked_mask("resets", resets, length, batch, call.device, axes)
     if call.resets is not None:
-        call.initial = initial_of(cell, state, batch, home)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing, words, looks)
+        call.initial = reset_state(cell, state, batch, options)
+    call.targets, call.coin = _forcing(cell, call, targets, forcing, axes, range_checks)
     return call
 
 
@@ -116,10 +117,10 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 
 
 def _forcing(
-    cell: nn.Module, call: Call, targets: Any, forcing: Any, words: Words, looks: Looks
+    cell: nn.Module, call: Call, targets: Any, forcing: Any, axes: ArgumentAxes, range_checks: RangeChecks
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Targets in the fed-back shape and the coins, or None: always forced."""
-    name = words.name("targets")
+    """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere."""
+    name = axes.name("targets")
     if targets is None:
         if forcing is not None:
             raise ArgumentError(
@@ -129,13 +130,13 @@ def _forcing(
     leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
     if leaf is None:
         raise ArgumentError(
-            f"the argument '{name}' is given, but this cell feeds nothing back.",
+            f"the argument '{name}' is passed, but this cell feeds nothing back.",
             cell=place_of(cell),
             expected="a cell whose feedback names the state leaf that carries the output",
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
-    whole = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, words, looks)
-    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, words, looks)
+    fed_back = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, axes, range_checks)
+    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, axes, range_checks)
     if coin is False:
         return None, None
-    return whole, None if coin is True else coin
+    return fed_back, None if coin is True else coin

@@ -1,6 +1,6 @@
-"""What a trace depends on beside shapes: the plain attributes of a cell and its submodules, its modes, autocast.
+"""What a cell is compared by, so that a trace of it serves again only while the cell is what it was.
 
-Knows modules; knows nothing of traces.
+`cell_key` is a value to look a trace up by; `unchanged_since_now` gives a fast check for every call.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.loop.state import Tree
 from leporello.loop.step_checks import HOOKS
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)
 
 
-def fingerprint(cell: nn.Module) -> Hashable:
-    """A value that changes with the attributes, modes, hooks, shapes of parameters and shared parts of the cell."""
-    found: list[Any] = []
-    places: dict[int, int] = {}  # of parameters, buffers and modules: the same twice is the same place twice
+def cell_key(cell: nn.Module) -> Hashable:
+    """A value that changes with the cell's plain attributes, modes, hooks, shapes of parameters, and shared parts."""
+    parts: list[Any] = []
+    slots: dict[int, int] = {}  # numbers of parameters, buffers and modules; aliased ones share one number
     for module in cell.modules():
-        found.append(type(module))
+        parts.append(type(module))
         for name, value in vars(module).items():
             if name not in OF_EVERY_MODULE:
-                found.append((name, plain(value)))
+                parts.append((name, attribute_key(value)))
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    place = places.setdefault(id(tensor), len(places))
-                    found.append((name, place, tensor.shape, tensor.dtype, tensor.device))
-        found.extend(places.setdefault(id(child), len(places)) for child in module._modules.values())
-        found.append(any(getattr(module, hooks) for hooks in HOOKS))
-    return tuple(found)
+                    slot = slots.setdefault(id(tensor), len(slots))
+                    parts.append((name, slot, tensor.shape, tensor.dtype, tensor.device))
+        parts.extend(slots.setdefault(id(child), len(slots)) for child in module._modules.values())
+        parts.append(any(getattr(module, hooks) for hooks in HOOKS))
+    return tuple(parts)
 
 
-def plain(value: Any) -> Hashable:
-    """What plain attributes are compared by. What equals only itself is held: an id may come back."""
+def attribute_key(value: Any) -> Hashable:
+    """What a plain attribute is compared by. An object that equals only itself is held, since an id may come back."""
     if isinstance(value, (int, float, str, bool, type(None))):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
-        return (type(value), *map(plain, value))
+        return (type(value), *map(attribute_key, value))
     if isinstance(value, dict):
-        return tuple((key, plain(item)) for key, item in value.items())
+        return tuple((key, attribute_key(item)) for key, item in value.items())
     if isinstance(value, Tensor):
         return ("tensor", id(value))
     try:
@@ -53,100 +53,87 @@ def plain(value: Any) -> Hashable:
     return value if callable(value) else (value, repr(value))
 
 
-def structure(tree: Tree) -> Hashable:
-    """The nesting of a tree with the shape of one row, dtype and device of each leaf, time and batch left out."""
-    if isinstance(tree, dict):
-        return ("dict", *((key, structure(value)) for key, value in tree.items()))
-    if isinstance(tree, (tuple, list)):
-        return (type(tree), *map(structure, tree))
-    return None if tree is None else "leaf"
+def unchanged_since_now(cell: nn.Module) -> Callable[[], bool]:
+    """A function that says whether nothing a trace depends on has changed since it was made.
+
+    It is false whenever `cell_key` would differ or a parameter is another tensor, and sometimes without need. It is
+    generated for the cell, comparison by comparison: a loop over the comparisons would cost as much as they do.
+    """
+    return _UnchangedWriter(cell).function()
 
 
-def autocast_mode(device: torch.device) -> Hashable:
-    if not torch.is_autocast_enabled(device.type):
-        return None
-    return torch.get_autocast_dtype(device.type)
+class _UnchangedWriter:
+    """Writes the comparisons of one cell.
 
-
-_UNCHANGING = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)
-
-
-class Watch:
-    """What a cell was: its attributes, its parameters and buffers with their forms, its parts, its hooks.
-
-    `same` says whether nothing a trace depends on has changed. It is written out for the cell, comparison by
-    comparison: a loop over them would cost as much as they do.
+    names   what the generated lines refer to: remembered values by name
+    lines   the body of the function
     """
 
-    __slots__ = ("known", "lines", "same")
-
     def __init__(self, cell: nn.Module) -> None:
-        self.known: dict[str, Any] = {"plain": plain}
+        self.names: dict[str, Any] = {"attribute_key": attribute_key}
         self.lines: list[str] = []
         for module in cell.modules():
             self._attributes(vars(module))
             for table in (module._parameters, module._buffers):
                 self._tensors(table)
             if module._modules:
-                children = self._know(module._modules), self._know(list(module._modules.values()))
-                self._unless(f"list({children[0]}.values()) == {children[1]}")
-        self.same: Callable[[], bool] = self._written()
+                modules, children = self._name(module._modules), self._name(list(module._modules.values()))
+                self._require(f"list({modules}.values()) == {children}")
 
-    def _attributes(self, own: dict[str, Any]) -> None:
-        of = self._know(own)
-        self._unless(f"len({of}) == {len(own)}")
-        for name, value in own.items():
+    def function(self) -> Callable[[], bool]:
+        body = [f"  {line}" for line in self.lines]
+        source = ["def unchanged():", " try:", *body, " except KeyError: return False", " return True"]
+        exec("\n".join(source), self.names)
+        unchanged: Callable[[], bool] = self.names["unchanged"]
+        return unchanged
+
+    def _attributes(self, attributes: dict[str, Any]) -> None:
+        table = self._name(attributes)
+        self._require(f"len({table}) == {len(attributes)}")
+        for name, value in attributes.items():
             if name in HOOKS:
-                self._unless(f"not {of}[{name!r}]")
+                self._require(f"not {table}[{name!r}]")
             elif name in OF_EVERY_MODULE:
                 continue
-            elif _stays(value):
-                self._unless(f"{of}[{name!r}] is {self._know(value)}")
-            elif type(value) is dict and all(map(_stays, value.values())):
-                table = self._know_line(f"{of}[{name!r}]")
-                self._unless(f"type({table}) is dict and len({table}) == {len(value)}")
+            elif _is_immutable(value):
+                self._require(f"{table}[{name!r}] is {self._name(value)}")
+            elif type(value) is dict and all(map(_is_immutable, value.values())):
+                self._assign(f"{table}[{name!r}]")
+                self._require(f"type(v) is dict and len(v) == {len(value)}")
                 for key, item in value.items():
-                    self._unless(f"{table}[{self._know(key)}] is {self._know(item)}")
+                    self._require(f"v[{self._name(key)}] is {self._name(item)}")
             else:
-                self._unless(f"plain({of}[{name!r}]) == {self._know(plain(value))}")
+                self._require(f"attribute_key({table}[{name!r}]) == {self._name(attribute_key(value))}")
 
-    def _tensors(self, table: dict[str, Any]) -> None:
-        if not table:
+    def _tensors(self, tensors: dict[str, Any]) -> None:
+        if not tensors:
             return
-        of = self._know(table)
-        self._unless(f"len({of}) == {len(table)}")
-        for name, tensor in table.items():
-            found = self._know_line(f"{of}[{name!r}]")
-            self._unless(f"{found} is {self._know(tensor)}")
+        table = self._name(tensors)
+        self._require(f"len({table}) == {len(tensors)}")
+        for name, tensor in tensors.items():
+            self._assign(f"{table}[{name!r}]")
+            self._require(f"v is {self._name(tensor)}")
             if tensor is not None:
-                self._unless(f"{found}.shape == {self._know(tensor.shape)}")
-                self._unless(f"{found}.dtype is {self._know(tensor.dtype)}")
-                self._unless(f"{found}.device == {self._know(tensor.device)}")
-                self._unless(f"{found}.requires_grad is {tensor.requires_grad}")
+                self._require(f"v.shape == {self._name(tensor.shape)}")
+                self._require(f"v.dtype is {self._name(tensor.dtype)}")
+                self._require(f"v.device == {self._name(tensor.device)}")
+                self._require(f"v.requires_grad is {tensor.requires_grad}")
 
-    def _know(self, value: Any) -> str:
-        """A name for what is compared with."""
-        name = f"k{len(self.known)}"
-        self.known[name] = value
+    def _name(self, value: Any) -> str:
+        """A name for a remembered value."""
+        name = f"k{len(self.names)}"
+        self.names[name] = value
         return name
 
-    def _know_line(self, value: str) -> str:
-        """A name for what is looked up."""
-        self.lines.append(f"v = {value}")
-        return "v"
+    def _assign(self, expression: str) -> None:
+        self.lines.append(f"v = {expression}")
 
-    def _unless(self, condition: str) -> None:
+    def _require(self, condition: str) -> None:
         self.lines.append(f"if not ({condition}): return False")
 
-    def _written(self) -> Callable[[], bool]:
-        lines = ["def same():", " try:", *(f"  {line}" for line in self.lines), " except KeyError: return False"]
-        exec("\n".join([*lines, " return True"]), self.known)
-        found: Callable[[], bool] = self.known["same"]
-        return found
 
-
-def _stays(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     """Whether the same object is always the same value."""
     if isinstance(value, tuple):
-        return all(map(_stays, value))
-    return isinstance(value, _UNCHANGING)
+        return all(map(_is_immutable, value))
+    return isinstance(value, IMMUTABLE)

@@ -1,7 +1,7 @@
-"""Looks at the numbers of a call's arguments: lengths, classes and chances must lie in their range.
+"""Checks of the arguments that go along with a sequence: lengths, resets, targets, forcing and draws.
 
-An eager call looks at once. In a graph nothing is there to be looked at while it is made: `call/compiled.py` puts
-the same looks into the graph as operators. Knows the user's words for what is wrong; knows nothing of calls.
+An eager call checks their numbers at once. In a graph of torch.compile there are no numbers yet: `graph_arguments.py`
+puts the same range checks into the graph as operators.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.call.inputs import Words
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, DeviceMismatch
 from leporello.loop.port import Port
 from leporello.loop.state import described, dtype_name
 
 
-def lengths_in_range(given: Tensor, length: int) -> Tensor:
-    """On a GPU they are not looked at, which would wait for it."""
-    if given.device.type == "cpu":
-        numbers = given.tolist()
+def lengths_in_range(lengths: Tensor, length: int) -> Tensor:
+    """The lengths; raises if one is out of range. On a GPU they are not read, which would wait for it."""
+    if lengths.device.type == "cpu":
+        numbers = lengths.tolist()
         if min(numbers) < 1 or max(numbers) > length:
-            row = int(((given < 1) | (given > length)).nonzero()[0])
+            row = int(((lengths < 1) | (lengths > length)).nonzero()[0])
             raise ArgumentError(
                 "the argument 'lengths' is out of range.",
-                came=f"{int(given[row])} in row {row}",
+                came=f"{int(lengths[row])} in row {row}",
                 expected=f"from 1 to {length}, the length of the inputs",
-                tries="take rows without a step out of the batch" if int(given[row]) < 1 else None,
+                tries="take rows without a step out of the batch" if int(lengths[row]) < 1 else None,
             )
-    return given
+    return lengths
 
 
 def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -> Tensor:
-    """On a GPU they are not looked at, which would wait for it.
+    """The classes; raises if one does not exist. On a GPU they are not read, which would wait for it.
 
     name, one_step   how the caller writes the argument
     """
@@ -55,8 +55,8 @@ def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -
     return targets
 
 
-def chance_in_range(forcing: Any, shape: str) -> Any:
-    """A probability as a number.
+def probability_in_range(forcing: Any, shape: str) -> Any:
+    """A probability as a number; raises if it is none.
 
     shape   of a mask, as the caller writes it
     """
@@ -70,84 +70,86 @@ def chance_in_range(forcing: Any, shape: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Looks:
-    """How the arguments of a call are looked at: each gives back what it was handed, if nothing is wrong."""
+class RangeChecks:
+    """How numbers are checked: each function returns its argument if nothing is wrong."""
 
     lengths: Callable[[Tensor, Any], Tensor] = lengths_in_range
     classes: Callable[[Tensor, int, str, bool], Tensor] = classes_in_range
-    chance: Callable[[Any, str], Any] = chance_in_range
+    probability: Callable[[Any, str], Any] = probability_in_range
 
 
-AT_ONCE = Looks()
+EAGER = RangeChecks()
 
 
 def checked_lengths(
-    lengths: Any, length: int, batch: int, device: torch.device, looks: Looks = AT_ONCE
+    lengths: Any, length: int, batch: int, device: torch.device, range_checks: RangeChecks = EAGER
 ) -> Tensor | None:
-    """One length per row, on the device; on a GPU they are clamped instead of looked at."""
+    """One length per row, on the device; on a GPU they are clamped instead of checked."""
     if lengths is None:
         return None
     expected = f"integers ({batch},): one length per row"
-    given = _as_integers(lengths, expected)
-    if tuple(given.shape) != (batch,):
-        raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(given), expected=expected)
-    _refuse_meta("lengths", given, device)
-    given = looks.lengths(given, length)
-    return given.to(device) if given.device.type == "cpu" else given.to(device).clamp(1, length)
+    lengths = _as_integers(lengths, expected)
+    if tuple(lengths.shape) != (batch,):
+        raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(lengths), expected=expected)
+    _refuse_meta("lengths", lengths, device)
+    lengths = range_checks.lengths(lengths, length)
+    return lengths.to(device) if lengths.device.type == "cpu" else lengths.to(device).clamp(1, length)
 
 
 def _as_integers(lengths: Any, expected: str) -> Tensor:
     try:
-        given = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
+        integers = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths)
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(
             "the argument 'lengths' holds no integers.", came=repr(lengths), expected=expected
         ) from None
-    if given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool:
+    if integers.dtype.is_floating_point or integers.dtype.is_complex or integers.dtype == torch.bool:
         raise ArgumentError(
             "the argument 'lengths' holds no integers.",
-            came=described(given),
+            came=described(integers),
             expected=expected,
-            tries="mask.sum(0) counts the steps of a mask" if given.dtype == torch.bool else "lengths.long()",
+            tries="mask.sum(0) counts the steps of a mask" if integers.dtype == torch.bool else "lengths.long()",
         )
-    return given
+    return integers
 
 
-def _refuse_meta(name: str, given: Tensor, device: torch.device) -> None:
+def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
     """A tensor without numbers cannot be brought to a device."""
-    if given.device.type == "meta" != device.type:
+    if value.device.type == "meta" != device.type:
         raise DeviceMismatch(
             f"the argument '{name}' lies on the device 'meta', which holds no numbers.", inputs=str(device)
         )
 
 
 def checked_mask(
-    argument: str, value: Any, length: int, batch: int, device: torch.device, words: Words
+    argument: str, value: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes
 ) -> Tensor | None:
     """A boolean per step and row, on the device."""
     if value is None:
         return None
-    name = words.name(argument)
-    expected = f"bool {words.shape(length, batch)}: {words.shape('length', 'batch')}"
+    name = axes.name(argument)
+    expected = f"bool {axes.shape(length, batch)}: {axes.shape('length', 'batch')}"
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         raise ArgumentError(
             f"the argument '{name}' is not boolean.",
-            came=words.came(value),
+            came=axes.described(value),
             expected=expected,
             tries=f"{name}.bool()" if isinstance(value, Tensor) else f"torch.as_tensor({name}, dtype=torch.bool)",
         )
     if tuple(value.shape) != (length, batch):
-        raise ArgumentError(f"the argument '{name}' has the wrong shape.", came=words.came(value), expected=expected)
+        raise ArgumentError(
+            f"the argument '{name}' has the wrong shape.", came=axes.described(value), expected=expected
+        )
     _refuse_meta(name, value, device)
     return value.to(device)
 
 
 def checked_coin(
-    forcing: Any, length: int, batch: int, device: torch.device, words: Words, looks: Looks = AT_ONCE
+    forcing: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
 ) -> Tensor | bool:
     """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
     if isinstance(forcing, Tensor) and forcing.dim():
-        coin = checked_mask("forcing", forcing, length, batch, device, words)
+        coin = checked_mask("forcing", forcing, length, batch, device, axes)
         assert coin is not None
         return coin
     if isinstance(forcing, Tensor):
@@ -157,24 +159,26 @@ def checked_coin(
         raise ArgumentError(
             "the argument 'forcing' is no probability.",
             came=repr(forcing),
-            expected=f"a number from 0 to 1, or bool {words.shape(length, batch)}",
+            expected=f"a number from 0 to 1, or bool {axes.shape(length, batch)}",
         )
-    chance = looks.chance(forcing, words.shape(length, batch))
-    if not isinstance(chance, Tensor) and chance in (0, 1):
-        return bool(chance)
-    return torch.rand(length, batch, device=device) < chance
+    probability = range_checks.probability(forcing, axes.shape(length, batch))
+    if not isinstance(probability, Tensor) and probability in (0, 1):
+        return bool(probability)
+    return torch.rand(length, batch, device=device) < probability
 
 
-def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: Words, looks: Looks = AT_ONCE) -> Tensor:
+def checked_targets(
+    targets: Any, fed: Tensor, length: int, batch: int, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
+) -> Tensor:
     """Targets like the value that is fed back; class indices as one-hot rows."""
-    name, wanted = words.name("targets"), (length, batch, *fed.shape[1:])
-    expected = f"{dtype_name(fed.dtype)} {words.shape(*wanted)}, like what is fed back"
+    name, wanted = axes.name("targets"), (length, batch, *fed.shape[1:])
+    expected = f"{dtype_name(fed.dtype)} {axes.shape(*wanted)}, like what is fed back"
     if fed.dim() == 2:
-        expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {words.shape(length, batch)}"
+        expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {axes.shape(length, batch)}"
     if not isinstance(targets, Tensor):
         raise ArgumentError(
             f"the argument '{name}' is no tensor.",
-            came=words.came(targets),
+            came=axes.described(targets),
             expected=expected,
             tries="torch.as_tensor(values)",
         )
@@ -189,18 +193,18 @@ def checked_targets(targets: Any, fed: Tensor, length: int, batch: int, words: W
         return targets.to(fed.dtype)
     indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
-        targets = looks.classes(targets, fed.shape[1], name, words.one_step)
+        targets = range_checks.classes(targets, fed.shape[1], name, axes.one_step)
         return nn.functional.one_hot(targets.long(), fed.shape[1]).to(fed.dtype)
     raise ArgumentError(
         f"the argument '{name}' has the wrong form.",
-        came=words.came(targets),
+        came=axes.described(targets),
         expected=expected,
         tries=f"{name}.long(), if it holds classes" if tuple(targets.shape) == wanted[:2] and fed.dim() == 2 else None,
     )
 
 
 def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:
-    """Given random numbers, as many and of the form that the steps ask for."""
+    """Passed random numbers; raises unless there are as many as the step draws, in their form."""
     wanted = [f"{port.distribution} {dtype_name(port.dtype)} {(length, batch, *port.shape)}" for port in ports]
     expected = ", ".join(wanted) or "none: this step draws no random numbers"
     if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):

@@ -1,8 +1,8 @@
-"""A call while torch.compile makes a graph: no Python of ours is in it, only `leporello::recurrence`.
+"""A call while torch.compile makes a graph: no Python of ours is in the graph, only `leporello::recurrence`.
 
 The compiler reads `in_graph` line by line, so it holds nothing but lists of tensors, names and plain values. The
-operator does what an eager call does, on tensors that hold no numbers: it understands the arguments, finds a plan, and
-leaves the sweeps of `engine/registered.py` in the graph, with what they read. Knows networks; knows no cell.
+operator does what an eager call does, on tensors without numbers: it checks the arguments, finds a plan, and leaves the
+sweeps of `engine/registered_plans.py` in the graph, with what they read.
 
 Not compiled: a PackedSequence; a gradient method with sweeps of its own. Gradients of gradients: torch has none of what
 it compiled.
@@ -14,50 +14,57 @@ import itertools
 import os
 import uuid
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
+from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import OF_EVERY_MODULE
-from leporello.call.fake_call import Standing
-from leporello.call.graph_arguments import IN_GRAPH, put_together, spoken, taken_apart
-from leporello.call.handles import network_of
-from leporello.call.inputs import Words
-from leporello.call.plan_cache import begun
-from leporello.call.values import each, in_trees, passing_of, values_of
+from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
+from leporello.call.inputs import ArgumentAxes, map_tensors
+from leporello.call.network import Network, network_of
+from leporello.call.plan_cache import detached_for
+from leporello.call.signature import autocast_mode, plan_signature, trace_signature
+from leporello.call.values import Results, gather_call, passing_of
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.graph_operators import library
+from leporello.engine.plan import Plan
 from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
-from leporello.loop.state import Tree
+from leporello.loop.state import Tree, leaves_of, map_leaves
 
-SOME = "some"  # in the place of an attribute that is compared by what it is
+CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
+STAND_IN_ROWS = 2  # for a step that does not decide by their number
+AXES = {"inputs": 2, "resets": 2, "targets": 2, "coin": 2, "state": 1, "initial": 1, "lengths": 1}
 _process = uuid.uuid4().hex
 _numbers = itertools.count()
-_forms: weakref.WeakValueDictionary[str, Form] = weakref.WeakValueDictionary()
+_graph_calls: weakref.WeakValueDictionary[str, GraphCall] = weakref.WeakValueDictionary()
 
 
 @dataclass(eq=False)
-class Form:
-    """A call in a graph, but for its tensors.
+class GraphCall:
+    """A call in a graph, without its tensors.
 
-    handle     of the network
-    skeleton   of the arguments
-    answer     the skeleton of the results, once the call has been understood
+    handle      of the network
+    arguments   their skeleton
+    results     their skeleton, once the call has been traced
+    cached      by signature, what runs the call: one graph may be traced several times, in other modes
     """
 
     handle: str
-    skeleton: Any
+    arguments: Any
     one_step: bool
-    answer: Any = None
-    plans: dict[Any, RegisteredPlan] = field(default_factory=dict)
+    results: Any = None
+    cached: dict[Any, tuple[RegisteredPlan, CachedCall]] = field(default_factory=dict)
 
 
 # ---- what the compiler reads
@@ -75,21 +82,21 @@ def in_graph(
     steps: Any = None,
     one_step: bool = False,
 ) -> tuple[Tree, Tree]:
-    """Outputs and final state, as `Recurrent` gives them."""
+    """Outputs and final state, as the network gives them."""
     lengths = torch.tensor(lengths) if isinstance(lengths, (list, tuple)) else lengths
     if isinstance(forcing, float) and forcing != 0 and forcing != 1:
-        forcing = torch.full((), forcing)  # so that another probability is no other graph
+        forcing = torch.full((), forcing)  # so that another probability needs no other graph
     tensors: list[Tensor] = []
-    skeleton = taken_apart((inputs, state, lengths, resets, targets, forcing, draws), tensors)
-    compare([net, net.gradient, *net.cell.modules()], attributes(net._handle, type(net.gradient).__name__))
-    form = form_of_call(net._handle, skeleton, one_step)
+    skeleton = flatten((inputs, state, lengths, resets, targets, forcing, draws), tensors)
+    guard([net, net.gradient, *net.cell.modules()], attributes(net._handle, type(net.gradient).__name__))
+    name = register_call(net._handle, skeleton, one_step)
     held = [*net.cell.parameters(), *net.cell.buffers()]
-    results = torch.ops.leporello.recurrence(form, tensors, held, steps)
-    outputs, final = put_together(answer(form), iter(results))
+    results = torch.ops.leporello.recurrence(name, tensors, held, steps)
+    outputs, final = unflatten(result_skeleton(name), iter(results))
     return outputs, final
 
 
-def refuse_own(gradient: Method | None) -> None:
+def refuse_own_method(gradient: Method | None) -> None:
     if gradient is not None:
         raise ArgumentError(
             "the argument 'gradient' of a call is not compiled.",
@@ -98,22 +105,22 @@ def refuse_own(gradient: Method | None) -> None:
         )
 
 
-def understood_in_graph(inputs: Tree, lengths: Any, resets: Any, words: Words) -> Call:
-    """What two networks over one sequence have in common; each looks at its own call when it is called."""
+def common_call(inputs: Tree, lengths: Any, resets: Any, axes: ArgumentAxes) -> Call:
+    """What two networks over one sequence have in common; each of them checks its own call."""
     leaves: list[Tensor] = []
-    taken_apart(inputs, leaves)
-    inputs, resets = words.taken(inputs), words.taken(resets)
-    length, batch = leaves[0].shape[:2][:: -1 if words.batch_first else 1]
+    flatten(inputs, leaves)
+    inputs, resets = axes.to_time_first(inputs), axes.to_time_first(resets)
+    length, batch = leaves[0].shape[:2][:: -1 if axes.batch_first else 1]
     if lengths is not None:
         lengths = torch.ops.leporello.lengths_in_range(torch.as_tensor(lengths), length).to(leaves[0].device)
     return Call(inputs, None, length, batch, leaves[0].device, lengths=lengths, resets=resets)
 
 
-def compare(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None:
-    """Look at the attributes a plan depends on: the compiler then makes another graph when one has changed."""
+def guard(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None:
+    """Read the attributes a plan depends on: the compiler then makes another graph when one has changed."""
     for place, name, value in known:
-        found = getattr(parts[place], name)
-        if (found is None) if value == SOME else (taken_apart(found, []) != value):
+        attribute = getattr(parts[place], name)
+        if (attribute is None) if value == CALLABLE else (flatten(attribute, []) != value):
             return
 
 
@@ -123,111 +130,163 @@ def compare(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None
 @torch.compiler.assume_constant_result
 def attributes(handle: str, method: str) -> tuple[tuple[int, str, Any], ...]:
     """The plain attributes of a network, its gradient method and the modules of its cell: whose, which, what."""
-    net = _network(handle)
-    own = {"engine": net.engine, "batch_first": net.batch_first}
-    parts = [own, getattr(net.gradient, "__dict__", {}), *map(vars, net.cell.modules())]
-    found: list[tuple[int, str, Any]] = []
+    net = network_of(handle)
+    options = {"engine": net.engine, "batch_first": net.batch_first}
+    parts = [options, getattr(net.gradient, "__dict__", {}), *map(vars, net.cell.modules())]
+    known: list[tuple[int, str, Any]] = []
     for place, part in enumerate(parts):
         for name, value in part.items():
             if name in OF_EVERY_MODULE:
                 continue
-            if _plain(value):
-                found.append((place, name, taken_apart(value, [])))
+            if _is_plain(value):
+                known.append((place, name, flatten(value, [])))
             elif callable(value):
-                found.append((place, name, SOME))
-    return tuple(found)
+                known.append((place, name, CALLABLE))
+    return tuple(known)
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     if type(value) in (tuple, list):
-        return all(map(_plain, value))
+        return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(map(_plain, value.values())) and all(map(_plain, value))
+        return all(map(_is_plain, value.values())) and all(map(_is_plain, value))
     return value is None or (isinstance(value, (bool, int, float, str)) and value == value)  # NaN equals nothing
 
 
 @torch.compiler.assume_constant_result
-def form_of_call(handle: str, skeleton: Any, one_step: bool) -> str:
+def register_call(handle: str, skeleton: Any, one_step: bool) -> str:
     """A new name for a call in a graph: torch keeps graphs on disk by what they hold, and no two calls may be one."""
     name = f"{_process}.{os.getpid()}.{next(_numbers)}"
-    form = Form(handle, spoken(skeleton), one_step)
-    _forms[name] = _network(handle)._planner.forms[name] = form
+    graph_call = GraphCall(handle, constant(skeleton), one_step)
+    _graph_calls[name] = network_of(handle)._plan_cache.graph_calls[name] = graph_call
     return name
 
 
 @torch.compiler.assume_constant_result
-def answer(form: str) -> Any:
-    return _forms[form].answer
-
-
-def _network(handle: str) -> Any:
-    return network_of(handle)
+def result_skeleton(name: str) -> Any:
+    return _graph_calls[name].results
 
 
 # ---- the operator
 
-library.define("recurrence(str form, Tensor[] tensors, Tensor[] held, SymInt? steps) -> Tensor[]")
+library.define("recurrence(str call, Tensor[] tensors, Tensor[] held, SymInt? steps) -> Tensor[]")
 
 
 def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any = None) -> list[Tensor]:
-    """The call, on whatever tensors the graph is made with: an operator that is made of others."""
-    form = _forms[name]
-    net = _network(form.handle)
-    inputs, state, lengths, resets, targets, forcing, draws = put_together(form.skeleton, iter(tensors))
+    """The call, on whatever tensors the graph is traced with: a composite operator.
+
+    held   what stands for the cell's parameters and buffers
+    """
+    graph_call = _graph_calls[name]
+    net, one_step = network_of(graph_call.handle), graph_call.one_step
+    inputs, state, lengths, resets, targets, forcing, draws = unflatten(graph_call.arguments, iter(tensors))
     _refuse_packed(inputs)
     arguments = {"resets": resets, "targets": targets, "forcing": forcing, "draws": draws}
-    if not form.one_step:
+    if not one_step:
         arguments |= {"lengths": lengths, "steps": steps, "batch_first": net.batch_first}
-    instead = dict(zip(map(id, _held(net.cell)), held, strict=True))
-    arguments |= {"inputs": inputs, "state": state, "one_step": form.one_step, "looks": IN_GRAPH}
+    arguments |= {"inputs": inputs, "state": state, "one_step": one_step, "range_checks": IN_GRAPH}
+    tensors_of_cell = [*net.cell.parameters(), *net.cell.buffers()]
+    instead = dict(zip(map(id, tensors_of_cell), held, strict=True))
     try:
         with CELL_LOCK, tensors_replaced(net.cell, instead):
-            call = understood(net.cell, **arguments)
+            call = checked_call(net.cell, **arguments)
     except LeporelloError:
         _refuse_in_numbers(net.cell, arguments)
         raise
-    outputs, final = _run(net, form, begun(call, net.gradient), instead)
-    if form.one_step:
-        outputs = each(lambda leaf: leaf.squeeze(0), outputs)
+    outputs, final = _run(net, graph_call, detached_for(call, net.gradient), instead)
+    if one_step:
+        outputs = map_tensors(lambda leaf: leaf.squeeze(0), outputs)
     elif net.batch_first:
-        outputs = each(lambda leaf: leaf.transpose(0, 1), outputs)
-    found: list[Tensor] = []
-    form.answer = spoken(taken_apart((outputs, final), found))
-    return found
+        outputs = map_tensors(lambda leaf: leaf.transpose(0, 1), outputs)
+    results: list[Tensor] = []
+    graph_call.results = constant(flatten((outputs, final), results))
+    return results
 
 
-def _run(net: Any, form: Form, call: Call, instead: dict[int, Tensor]) -> tuple[Tree, Tree]:
+library.impl("recurrence", _recurrence, "CompositeImplicitAutograd")
+
+
+def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Tensor]) -> Results:
     """The sweeps of a call."""
     _refuse_method(net)
-    standing = Standing.of(call)
-    if standing.key not in form.plans:
-        plan = standing.plan(net._planner, net.cell, net.gradient, net.engine)
-        form.plans[standing.key] = RegisteredPlan(plan)
-    known = form.plans[standing.key]
-    loop = known.plan.loop
-    handed = loop.replace(inputs=tuple(loop.inputs[place] for place in known.handed))
+    key = (trace_signature(call), plan_signature(call, net.cell))
+    if key not in graph_call.cached:
+        plan = _planned(net, call)
+        registered = RegisteredPlan(plan)
+        cached = CachedCall(key, net.cell, call, plan, net.gradient, inputs=registered.handed)
+        graph_call.cached[key] = registered, cached
+    registered, cached = graph_call.cached[key]
     with CELL_LOCK, tensors_replaced(net.cell, instead):
-        values = values_of(handed, call)
+        values = gather_call(cached.gather, registered.plan.loop, call)
     sweeps: Any = torch.ops.leporello
-    if known.trains:
+    if cached.trains:
         weights = passing_of(call, net.gradient).weights
-        results = sweeps.forward_sweep(known.name, call.length, call.batch, values, weights)
+        results = sweeps.forward_sweep(registered.name, call.length, call.batch, values, weights)
     else:
-        results = sweeps.plain_sweep(known.name, call.length, call.batch, values)
-    return in_trees(loop, results[: len(loop.outputs)])
+        results = sweeps.plain_sweep(registered.name, call.length, call.batch, values)
+    return cached.in_trees(results)
 
 
-def _held(cell: nn.Module) -> list[Tensor]:
-    return [*cell.parameters(), *cell.buffers()]
+def _planned(net: Network, call: Call) -> Plan:
+    """The plan of a call whose tensors hold no numbers.
+
+    A plan depends on forms alone: a like call on small tensors of zeros is planned instead, in a fresh thread, outside
+    of torch's tracing modes. The batch is looked at only for a step that decides by it.
+    """
+    grad, cast, zeros = torch.is_grad_enabled(), autocast_mode(call.device), _stand_in(call)
+
+    def planned(rows: int) -> Plan:
+        autocast: Any = nullcontext() if cast is None else torch.autocast(call.device.type, cast)
+        with torch.set_grad_enabled(grad), autocast:
+            return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine)[0]
+
+    plan = in_fresh_thread(lambda: planned(STAND_IN_ROWS))
+    if plan.loop.traced_for_one_batch:
+        rows = int(call.batch)
+        plan = in_fresh_thread(lambda: planned(rows))
+    return plan
 
 
-def _refuse_method(net: Any) -> None:
-    """One sweep back, with a weight or none, is what a graph has an operator for."""
+def _stand_in(call: Call) -> Callable[[int], Call]:
+    """A function from a number of rows to a like call of one step, whose tensors are zeros."""
+
+    def form(leaf: Tensor, axes: int) -> Callable[[int], Tensor]:
+        shape = tuple(int(size) for size in leaf.shape[axes:])
+        return partial(_zeros, axes, shape, leaf.dtype, leaf.device, leaf.requires_grad)
+
+    def forms(tree: Tree, axes: int) -> Tree:
+        return map_leaves(lambda leaf: form(leaf, axes) if isinstance(leaf, Tensor) else leaf, tree)
+
+    trees = {name: forms(getattr(call, name), axes) for name, axes in AXES.items()}
+
+    def made(rows: int) -> Call:
+        zeros = {name: map_leaves(lambda leaf: leaf(rows) if callable(leaf) else leaf, t) for name, t in trees.items()}
+        leaves = [leaf for leaf in leaves_of(zeros["inputs"]) if leaf is not None]
+        sequences = [(name, leaf) for (name, _), leaf in zip(call.sequences, leaves, strict=True)]
+        states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(zeros["state"]), strict=True)]
+        return replace(call, length=1, batch=rows, draws=None, sequences=sequences, states=states, **zeros)
+
+    return made
+
+
+def _zeros(
+    axes: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, requires_grad: bool, rows: int
+) -> Tensor:
+    """Zeros with so many of length and batch in front."""
+    zeros = torch.zeros((*(1, rows)[-axes:], *shape), dtype=dtype, device=device)
+    return zeros.requires_grad_() if requires_grad else zeros
+
+
+# ---- what is refused
+
+
+def _refuse_method(net: Network) -> None:
+    """A graph has an operator for one sweep back, with a weight or none."""
     method = net.gradient
-    own = type(method).run is not Method.run or method.groups(1) is not None
+    own_sweeps = type(method).run is not Method.run or method.groups(1) is not None
     if not torch.is_grad_enabled():
         return
-    if own or (method.limit is not None and net.engine == "reference"):
+    if own_sweeps or (method.limit is not None and net.engine == "reference"):
         raise ArgumentError(
             f"the gradient method {method!r} is not compiled.",
             expected="lp.Full(), lp.Truncated(steps) or lp.RandomTruncated()",
@@ -245,15 +304,12 @@ def _refuse_packed(inputs: Tree) -> None:
 
 
 def _refuse_in_numbers(cell: nn.Module, arguments: dict[str, Any]) -> None:
-    """What is wrong, once more, with sizes that are numbers where a graph has symbols: no graph comes of it."""
+    """Raise what is wrong once more, with sizes that are numbers where a graph has symbols: no graph comes of it."""
 
     def tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.ones((), dtype=dtype, device=device).expand(shape)
 
     tensors: list[Tensor] = []
-    skeleton = spoken(taken_apart(arguments, tensors))
+    skeleton = constant(flatten(arguments, tensors))
     forms = [(tuple(map(int, leaf.shape)), leaf.dtype, leaf.device) for leaf in tensors]
-    in_fresh_thread(lambda: understood(cell, **put_together(skeleton, iter([tensor(*form) for form in forms]))))
-
-
-library.impl("recurrence", _recurrence, "CompositeImplicitAutograd")
+    in_fresh_thread(lambda: checked_call(cell, **unflatten(skeleton, iter([tensor(*form) for form in forms]))))

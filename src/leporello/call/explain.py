@@ -1,9 +1,8 @@
-"""`explain`: which engine runs a call, what runs where, what is kept, in words.
-
-Knows plans and splits; knows nothing of how they run.
-"""
+"""`explain`: the text that says which engine runs a call, what runs at once or step by step, and what is saved."""
 
 from __future__ import annotations
+
+import math
 
 from leporello.engine.choice import Choice
 from leporello.engine.plan import Plan, Sweep
@@ -41,7 +40,7 @@ def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch
     if trains:
         lines += gradient.kept(plan, length, batch) or _saved(plan, length, batch)
     else:
-        lines.append("saved    nothing: no gradient is asked for")
+        lines.append("saved    nothing: no gradient is needed")
     return "\n".join(lines) + "\n"
 
 
@@ -89,20 +88,13 @@ def _operators(stage: Stage) -> str:
 
 
 def _saved(plan: Plan, length: int, batch: int) -> list[str]:
-    """What lies in memory between the sweeps, beside inputs and outputs."""
+    """What is kept in memory between the sweeps, apart from inputs and outputs."""
     extra = [
         (port, node)
         for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
         if port.role is Role.SAVED and node.op != "placeholder"
     ]
-    size = sum(port.dtype.itemsize * _count(port.shape) for port, _ in extra) * length * batch
+    size = sum(port.dtype.itemsize * math.prod(port.shape) for port, _ in extra) * length * batch
     names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]
-    again = "inputs, outputs and states are read where they lie; pointwise values are computed again"
+    again = "inputs, outputs and states are read in place; pointwise values are recomputed"
     return [f"saved    {', '.join(names) or 'nothing'}: {size:,} bytes", f"         {again}"]
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

@@ -1,7 +1,10 @@
-"""Skeletons: trees with a word in the place of each tensor, made of tuples, texts and plain values alone.
+"""Arguments and results of a call inside a graph of torch.compile, which holds tensors and constants alone.
 
-torch.compile reads `taken_apart` and `put_together` line by line and keeps a skeleton as a constant; a type is no
-constant to it, so a named tuple is spoken of by a name. Knows trees; knows nothing of calls.
+A tree is split into its tensors and a skeleton: the tree with a word in the place of each tensor. torch.compile reads
+`flatten` and `unflatten` line by line and keeps a skeleton as a constant. A type is no constant to it, so a skeleton
+refers to a named tuple by a name.
+
+The range checks of `checks.py` become operators, which run when the graph runs.
 """
 
 from __future__ import annotations
@@ -12,45 +15,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.call.checks import Looks, chance_in_range, classes_in_range, lengths_in_range
+from leporello.call.checks import RangeChecks, classes_in_range, lengths_in_range, probability_in_range
 from leporello.engine.graph_operators import library
 
 LEAF = "leaf"
 
 
-class Kinds:
-    """Named tuples, as attributes under their names."""
+class NamedTuples:
+    """Types of named tuples, as attributes under their names."""
 
-    known: dict[type, str] = {}
+    names: dict[type, str] = {}
 
 
-def spoken(skeleton: Any) -> Any:
-    """A skeleton of texts and plain values, with names of named tuples."""
+def constant(skeleton: Any) -> Any:
+    """A skeleton of texts and plain values, with names in the place of types."""
     if isinstance(skeleton, tuple):
-        return tuple(map(spoken, skeleton))
+        return tuple(map(constant, skeleton))
     if not isinstance(skeleton, type):
         return skeleton
-    if skeleton not in Kinds.known:
-        name = f"kind{len(Kinds.known)}"
-        setattr(Kinds, name, skeleton)
-        Kinds.known[skeleton] = name
-    return Kinds.known[skeleton]
+    if skeleton not in NamedTuples.names:
+        name = f"type{len(NamedTuples.names)}"
+        setattr(NamedTuples, name, skeleton)
+        NamedTuples.names[skeleton] = name
+    return NamedTuples.names[skeleton]
 
 
-def taken_apart(tree: Any, tensors: list[Tensor]) -> Any:
-    """The tree with a word in the place of each tensor; the tensors go to the list."""
+def flatten(tree: Any, tensors: list[Tensor]) -> Any:
+    """The skeleton of a tree; its tensors are appended to the list."""
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return LEAF
     if isinstance(tree, dict):
-        return ("dict", tuple([(key, taken_apart(value, tensors)) for key, value in tree.items()]))
+        return ("dict", tuple([(key, flatten(value, tensors)) for key, value in tree.items()]))
     if isinstance(tree, (tuple, list)):
         kind = "list" if isinstance(tree, list) else "tuple" if type(tree) is tuple else type(tree)
-        return (kind, tuple([taken_apart(value, tensors) for value in tree]))
+        return (kind, tuple([flatten(value, tensors) for value in tree]))
     return ("plain", tree)
 
 
-def put_together(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
+def unflatten(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
     """The tree of a skeleton."""
     if skeleton == LEAF:
         return next(tensors)
@@ -58,46 +61,48 @@ def put_together(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
     if kind == "plain":
         return inside
     if kind == "dict":
-        return {key: put_together(value, tensors) for key, value in inside}
-    values = [put_together(value, tensors) for value in inside]
+        return {key: unflatten(value, tensors) for key, value in inside}
+    values = [unflatten(value, tensors) for value in inside]
     if kind == "list":
         return values
-    return tuple(values) if kind == "tuple" else getattr(Kinds, kind)(*values)
+    return tuple(values) if kind == "tuple" else getattr(NamedTuples, kind)(*values)
 
+
+# ---- range checks as operators
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "lengths_in_range(Tensor lengths, SymInt length) -> Tensor": lengths_in_range,
     "classes_in_range(Tensor targets, int classes, str name, bool one_step) -> Tensor": classes_in_range,
-    "chance_in_range(Tensor chance, str shape) -> Tensor": chance_in_range,
+    "probability_in_range(Tensor probability, str shape) -> Tensor": probability_in_range,
 }
 
 
-def _looking(look: Callable[..., Any]) -> Callable[..., Tensor]:
-    """A look whose result is a tensor of its own: who reads it keeps the look in the graph."""
+def _copying(check: Callable[..., Any]) -> Callable[..., Tensor]:
+    """A check whose result is a new tensor: what reads it keeps the check in the graph."""
 
-    def run(value: Tensor, *rest: Any) -> Tensor:
-        look(value, *rest)
+    def run(value: Tensor, *options: Any) -> Tensor:
+        check(value, *options)
         return value.clone()
 
     return run
 
 
-def _unseen(value: Tensor, *rest: Any) -> Tensor:
+def _fake(value: Tensor, *options: Any) -> Tensor:
     return torch.empty_like(value)
 
 
-for _schema, _look in OPERATORS.items():
+for _schema, _check in OPERATORS.items():
     _name = _schema.partition("(")[0]
     library.define(_schema)
-    library.impl(_name, _looking(_look), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"leporello::{_name}", _unseen, lib=library)
+    library.impl(_name, _copying(_check), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"leporello::{_name}", _fake, lib=library)
 
 
-def _chance(forcing: Any, shape: str) -> Any:
-    """A number that the graph holds is looked at now."""
+def _probability(forcing: Any, shape: str) -> Any:
+    """A number that is a constant of the graph is checked at once."""
     if not isinstance(forcing, Tensor):
-        return chance_in_range(forcing, shape)
-    return torch.ops.leporello.chance_in_range(forcing, shape)
+        return probability_in_range(forcing, shape)
+    return torch.ops.leporello.probability_in_range(forcing, shape)
 
 
-IN_GRAPH = Looks(torch.ops.leporello.lengths_in_range, torch.ops.leporello.classes_in_range, _chance)
+IN_GRAPH = RangeChecks(torch.ops.leporello.lengths_in_range, torch.ops.leporello.classes_in_range, _probability)

@@ -1,7 +1,4 @@
-"""The state a call begins with, and the one resets go back to: given and like the cell's, or made by the cell.
-
-Knows the user's words for what is wrong; knows nothing of inputs.
-"""
+"""The state a call begins with, and the one resets go back to: passed and like the cell's, or made by the cell."""
 
 from __future__ import annotations
 
@@ -18,18 +15,19 @@ from leporello.loop.step import place_of, state_names
 from leporello.loop.step_checks import refuse_batchless
 
 
-def state_before(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
+def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
     """The state before the first step, with a row for each row of the batch."""
-    given = state is not None
-    state = state if given else fresh(cell, batch, home)
-    if given and isinstance(cell, Cell):
-        return _like_declared(cell, state, fresh(cell, batch, home))
+    passed = state is not None
+    state = state if passed else fresh_state(cell, batch, options)
+    if passed and isinstance(cell, Cell):
+        return _like_declared(cell, state, fresh_state(cell, batch, options))
     if state is not None and state != ():
         refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
     return state
 
 
 def _like_declared(cell: Cell, state: Tree, expected: Tree) -> Tree:
+    """The state in the structure the cell declares; raises if it differs in more than floating dtypes."""
     kept = same_structure(state, expected)
     if kept is None:
         raise StateMismatch(
@@ -62,7 +60,11 @@ def _unlike(leaf: Any, wanted: Tensor) -> str | None:
     return "has the wrong dtype" if exact and leaf.dtype != wanted.dtype else None
 
 
-def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
+def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
+    """The initial state that the cell makes, on a device and in a dtype.
+
+    options   the device and dtype
+    """
     make = getattr(cell, "initial_state", None)
     if make is None:
         raise MissingState(
@@ -74,7 +76,7 @@ def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
     if not isinstance(cell, Cell):
         return make(batch)
     _refuse_other_maker(type(cell))  # type: ignore[arg-type]
-    state = make(batch, **home)
+    state = make(batch, **options)
     names, leaves = cell.state_names(), leaves_of(state)
     if len(names) != len(leaves):
         raise StateMismatch(
@@ -89,6 +91,7 @@ def fresh(cell: nn.Module, batch: int, home: dict[str, Any]) -> Tree:
 
 @functools.cache
 def _refuse_other_maker(kind: type[Cell]) -> None:
+    """Raise for a cell class whose `initial_state` takes other arguments than device and dtype."""
     try:
         inspect.signature(kind.initial_state).bind(None, 1, device=None, dtype=None)
     except TypeError:
@@ -100,10 +103,10 @@ def _refuse_other_maker(kind: type[Cell]) -> None:
         ) from None
 
 
-def initial_of(cell: nn.Module, state: Tree, batch: int, home: dict[str, Any]) -> Tree:
-    """What resets go back to: the cell's initial state, the state handed in for a cell that has none."""
+def reset_state(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
+    """What resets go back to: the cell's initial state, or the passed one for a cell without; None for zeros."""
     if type(cell).__dict__.get("initial_state") is None and isinstance(cell, Cell):
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return fresh(cell, batch, home) if hasattr(cell, "initial_state") else state
+    return fresh_state(cell, batch, options) if hasattr(cell, "initial_state") else state

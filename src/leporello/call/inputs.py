@@ -1,28 +1,28 @@
 """The inputs of a call: tensors of one length and one batch, with the features the cell reads.
 
-Knows the user's words for what is wrong; knows nothing of states or of what goes along with a sequence.
+Inside, sequences are (length, batch, ...). `ArgumentAxes` keeps how the caller writes them, for the text of errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import features_of
-from leporello.loop.state import Tree, described, leaf_names, leaves_of
+from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
 from leporello.loop.step import place_of
 
 _OF_ONE_STEP = {"inputs": "x", "resets": "reset", "targets": "target"}
 
 
 @dataclass(frozen=True)
-class Words:
-    """The caller's way of writing.
+class ArgumentAxes:
+    """How the caller of a network writes its arguments.
 
     one_step      without the length axis, as in `net.step` and `lp.fold(cell, x)`
     batch_first   (batch, length, ...) instead of (length, batch, ...)
@@ -40,32 +40,36 @@ class Words:
         lead = (batch,) if self.one_step else (batch, length) if self.batch_first else (length, batch)
         return "(" + ", ".join(map(str, (*lead, *rest))) + ("," if len(lead) + len(rest) == 1 else "") + ")"
 
-    def taken(self, tree: Tree) -> Tree:
+    def to_time_first(self, tree: Tree) -> Tree:
         """From the caller's axes to (length, batch, ...)."""
         if self.one_step:
-            return _mapped(tree, lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf)
-        return _mapped(tree, _swapped) if self.batch_first else tree
+            return map_tensors(lambda leaf: leaf.unsqueeze(0) if leaf.dim() else leaf, tree)
+        return map_tensors(time_first, tree) if self.batch_first else tree
 
-    def came(self, tree: Tree) -> str:
+    def described(self, tree: Tree) -> str:
         """What came, in the caller's axes."""
         if self.one_step:
-            return described(_mapped(tree, lambda leaf: leaf[0] if leaf.dim() else leaf))
-        return described(_mapped(tree, _swapped) if self.batch_first else tree)
+            return described(map_tensors(lambda leaf: leaf[0] if leaf.dim() else leaf, tree))
+        return described(map_tensors(time_first, tree) if self.batch_first else tree)
 
 
-def _mapped(tree: Tree, function: Any) -> Tree:
-    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """A tree with a function applied to its tensors; other leaves stay."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _swapped(leaf: Tensor) -> Tensor:
-    return leaf.transpose(0, 1) if leaf.dim() > 1 else leaf
+def time_first(value: Any) -> Any:
+    """A tensor with length and batch exchanged; anything else as it is."""
+    return value.transpose(0, 1) if isinstance(value, Tensor) and value.dim() > 1 else value
 
 
-def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str, Tensor]]:
-    """The tensors of the inputs, by name."""
-    name = words.name("inputs")
+def sequences_of(cell: nn.Module, inputs: Tree, axes: ArgumentAxes) -> list[tuple[str, Tensor]]:
+    """The tensors of the inputs with their names; raises for anything that is no sequence the cell can read."""
+    name = axes.name("inputs")
     features = features_of(cell)
-    expected = words.shape("length", "batch", "..." if features is None else features)
+    expected = axes.shape("length", "batch", "..." if features is None else features)
     if features is not None and not isinstance(inputs, Tensor):
         raise ArgumentError(
             f"the argument '{name}' is missing." if inputs is None else f"the argument '{name}' is no tensor.",
@@ -92,34 +96,34 @@ def sequences_of(cell: nn.Module, inputs: Tree, words: Words) -> list[tuple[str,
             raise ArgumentError(
                 f"the argument '{name}' has the wrong number of axes.",
                 cell=place_of(cell),
-                came=words.came(leaf),
+                came=axes.described(leaf),
                 expected=expected,
-                tries=_remedy(leaf, words),
+                tries=_remedy(leaf, axes),
             )
         if features is not None and leaf.shape[2] != features:
             raise ArgumentError(
                 f"the argument '{name}' has the wrong number of features.",
                 cell=place_of(cell),
-                came=f"{leaf.shape[2]} features: {words.came(leaf)}",
+                came=f"{leaf.shape[2]} features: {axes.described(leaf)}",
                 expected=f"{features} features: {expected}",
                 tries=f"build the cell for {leaf.shape[2]} inputs, or look whether axes changed places",
             )
     return named
 
 
-def _remedy(leaf: Tensor, words: Words) -> str | None:
-    """Where an axis is missing, or is one too many."""
-    if words.one_step:
+def _remedy(leaf: Tensor, axes: ArgumentAxes) -> str | None:
+    """What to try where an axis is missing, or is one too many."""
+    if axes.one_step:
         return "x.unsqueeze(0) adds a batch axis" if leaf.dim() < 3 else "one step has no length axis: inputs[0]"
     if leaf.dim() != 2:
         return None
-    return f"inputs.unsqueeze({0 if words.batch_first else 1}) adds a batch axis; net.step takes a single step"
+    return f"inputs.unsqueeze({0 if axes.batch_first else 1}) adds a batch axis; net.step takes a single step"
 
 
 def sizes_of(
     cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree, targets: Any, steps: int | None
 ) -> tuple[int, int]:
-    """Length and batch, the same in all leaves."""
+    """Length and batch; raises if leaves differ in them."""
     if steps is not None and (not isinstance(steps, (int, torch.SymInt)) or isinstance(steps, bool) or steps < 1):
         raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
     length, batch = _of_inputs(cell, sequences, steps) if sequences else _of_others(cell, state, targets, steps)
@@ -167,11 +171,16 @@ def _of_others(cell: nn.Module, state: Tree, targets: Any, steps: int | None) ->
     return length, lead.shape[0] if lead is not None else like[1] if like is not None else 1
 
 
-def home_of(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
+def is_floating(leaf: Tensor) -> bool:
+    """Whether a tensor can have a gradient."""
+    return leaf.is_floating_point() or leaf.is_complex()
+
+
+def state_options(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
     """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
-    parameter = next((p for p in cell.parameters() if p.is_floating_point() or p.is_complex()), None)
-    floats = next((leaf for _, leaf in sequences if leaf.is_floating_point() or leaf.is_complex()), None)
-    given = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
-    lead = sequences[0][1] if sequences else given if given is not None else parameter
+    parameter = next((p for p in cell.parameters() if is_floating(p)), None)
+    floats = next((leaf for _, leaf in sequences if is_floating(leaf)), None)
+    passed = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
+    lead = sequences[0][1] if sequences else passed if passed is not None else parameter
     dtype = floats.dtype if floats is not None else parameter.dtype if parameter is not None else None
     return {"device": lead.device if lead is not None else torch.device("cpu"), "dtype": dtype}

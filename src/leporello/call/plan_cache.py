@@ -1,7 +1,4 @@
-"""From a call to a plan: trace once, rewrite for what the call asks, remember both.
-
-Knows the order of the rewrites and what must be the same for a plan to serve again; knows nothing of arguments' forms.
-"""
+"""`PlanCache`: the loops, plans and cached calls of one network. A cell is traced, and a call planned, once."""
 
 from __future__ import annotations
 
@@ -13,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from leporello.call.arguments import Call
-from leporello.call.cell_key import autocast_mode, fingerprint, structure
-from leporello.call.values import named_values, value_of
+from leporello.call.cached_call import CachedCall
+from leporello.call.cell_key import cell_key
+from leporello.call.signature import plan_signature, trace_signature
+from leporello.call.values import extra_key, extra_values
 from leporello.engine.choice import Choice, choose
 from leporello.engine.plan import Plan
 from leporello.errors import EngineRefusal
@@ -22,59 +21,81 @@ from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
-from leporello.loop.state import leaves_of, map_leaves
+from leporello.loop.port import Port
+from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
 from leporello.loop.trace import trace
 from leporello.rewrite.pipeline import Context, PassRecord, Pipeline
 
-MOST = 64  # loops, and plans: an attribute that changes with every call must not fill the memory
+MAX_ENTRIES = 64  # of each table: an attribute that changes with every call must not fill the memory
 
 
 @dataclass
-class Planner:
-    """The plans of one module. Copies and pickles of the module begin with an empty one."""
+class PlanCache:
+    """What is kept between calls of one network. Copies and pickles of the network begin with an empty one.
+
+    loops         traces, by what they depend on
+    plans         plans, each with the choice of its engine
+    calls         `CachedCall`s, by the signature of a call
+    recent        the last of them that ran
+    graph_calls   calls in graphs of torch.compile, by name
+    """
 
     loops: dict[Hashable, Loop] = field(default_factory=dict)
     plans: dict[Hashable, tuple[Plan, Choice]] = field(default_factory=dict)
-    warm: dict[Hashable, Any] = field(default_factory=dict)  # calls of the plain form, as `Warm` keeps them
-    recent: Any = None  # the last of them, as `Single` does one step of it
-    last: Plan | None = None  # the plan of the last call
-    forms: dict[str, Any] = field(default_factory=dict)  # calls in compiled graphs, as `Form` keeps them
-    writers: dict[Hashable, Any] = field(default_factory=dict)  # sampled loops, as `Writer` runs them
+    calls: dict[Hashable, CachedCall] = field(default_factory=dict)
+    recent: CachedCall | None = None
+    graph_calls: dict[str, Any] = field(default_factory=dict)
 
-    def __deepcopy__(self, memo: Any) -> Planner:
-        return Planner()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"loops": {}, "plans": {}, "warm": {}, "recent": None, "last": None, "forms": {}, "writers": {}}
+    def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
+        return PlanCache, ()
 
     @under_cell_lock
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
-        key = self._key(cell, call)
-        needs = _needs(cell, call)
+        key = self._trace_key(cell, call)
         batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
-        full = (key, batch, _asked(call), needs, gradient.plan_key, engine)
-        if full not in self.plans:
+        plan_key = (key, batch, plan_signature(call, cell), gradient.plan_key, engine)
+        if plan_key not in self.plans:
             pipeline = Pipeline(call_context(cell, call))
             loop = pipeline.call(self.loop(cell, call, key))
-            wanted = _wanted(loop, call, needs)
-            keep(self.plans, full, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
-        return self.plans[full]
+            wanted = _wanted(loop, call)
+            keep(self.plans, plan_key, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
+        return self.plans[plan_key]
+
+    @under_cell_lock
+    def cached_call(
+        self, cell: nn.Module, call: Call, gradient: Method, engine: str, key: Hashable | None
+    ) -> CachedCall:
+        """The `CachedCall` of a checked call, made anew if the cell has changed.
+
+        key   the signature of the call; a call without one is cached by its plan
+        """
+        plan, _ = self.plan(cell, call, gradient, engine)
+        if key is None or plan.loop.traced_for_one_batch:
+            key = (plan, gradient)
+        cached = self.calls.get(key)
+        if cached is None or cached.plan is not plan or not cached.unchanged():
+            cached = CachedCall(key, cell, call, plan, gradient)
+            keep(self.calls, key, cached)
+        self.recent = cached
+        return cached
 
     @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
         """The Loop of the cell as it is called, without the rewrites."""
-        key = self._key(cell, call) if key is None else key
+        key = self._trace_key(cell, call) if key is None else key
         loop = self._any_batch(cell, call, key)
         if not loop.traced_for_one_batch:
             return loop
-        own = (key, call.batch)
-        if own not in self.loops:
+        batch_key = (key, call.batch)
+        if batch_key not in self.loops:
             keep(
-                self.loops, own, _traced(cell, call, rows=call.batch).replace(batch_interaction=loop.batch_interaction)
+                self.loops,
+                batch_key,
+                _traced(cell, call, rows=call.batch).replace(batch_interaction=loop.batch_interaction),
             )
-        return self.loops[own]
+        return self.loops[batch_key]
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
         """The Loop with the batch as a symbol, which serves every batch unless the step decides by it."""
@@ -82,24 +103,14 @@ class Planner:
             keep(self.loops, key, _traced(cell, call))
         return self.loops[key]
 
-    def _key(self, cell: nn.Module, call: Call) -> Hashable:
-        leaves = [(leaf.shape[2:], leaf.dtype) for _, leaf in call.sequences]
-        leaves += [(leaf.shape[1:], leaf.dtype) for _, leaf in call.states]
-        return (
-            cell,
-            tuple(leaves),
-            structure(call.inputs),
-            structure(call.state),
-            call.device,
-            autocast_mode(call.device),
-            fingerprint(cell),
-        )
+    def _trace_key(self, cell: nn.Module, call: Call) -> Hashable:
+        return (cell, trace_signature(call), cell_key(cell))
 
 
 def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    """Remember; the oldest goes when there are too many."""
+    """Add an entry to a table; the oldest goes when there are too many."""
     table[key] = value
-    if len(table) > MOST:
+    if len(table) > MAX_ENTRIES:
         del table[next(iter(table))]
 
 
@@ -109,44 +120,13 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
         return trace(cell, first, call.state, rows=rows)
 
 
-def prepared(
-    loop: Loop,
-    wanted: tuple[bool, ...],
-    gradient: Method,
-    asked: str,
-    cell: nn.Module,
-    before: Sequence[PassRecord] = (),
-) -> tuple[Plan, Choice]:
-    """A plan, once its engine has shown that it can run the Loop both ways; where it cannot, auto tries the next.
-
-    before   the passes that led to the Loop
-    """
-    refused: list[tuple[str, str]] = []
-    while True:
-        choice = choose(asked, loop, refused)
-        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
-        if choice.target is None:
-            return plan, choice
-        try:
-            gradient.prepare(plan)
-        except EngineRefusal as refusal:
-            if asked != "auto":
-                refusal.place(cell=place_of(cell))
-                raise
-            refused.append((choice.engine, refusal.what))
-        else:
-            return plan, choice
-
-
-def _asked(call: Call) -> Hashable:
-    """Which rewrites the call needs."""
-    forced = None if call.targets is None else "always" if call.coin is None else "coin"
-    restarts = None if call.resets is None else "zeros" if call.initial is None else "given"
-    return (forced, restarts, call.lengths is not None)
+def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
+    """The Loop with the rewrites that the call needs."""
+    return Pipeline(call_context(cell, call)).call(loop)
 
 
 def call_context(cell: nn.Module, call: Call) -> Context:
-    """What the call asks of the pipeline: forcing, resets, lengths."""
+    """What the call contributes to the pipeline: forcing, resets, lengths."""
     forced = None
     if call.targets is not None:
         assert isinstance(cell, Cell)
@@ -157,35 +137,54 @@ def call_context(cell: nn.Module, call: Call) -> Context:
     return Context(forced=forced, always=call.coin is None, restarts=restarts, lengths=call.lengths is not None)
 
 
-def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
-    """The Loop with what the call asks of it."""
-    return Pipeline(call_context(cell, call)).call(loop)
+def prepared(
+    loop: Loop,
+    wanted: tuple[bool, ...],
+    gradient: Method,
+    engine: str,
+    cell: nn.Module,
+    before: Sequence[PassRecord] = (),
+) -> tuple[Plan, Choice]:
+    """A plan whose engine has shown that it can run the Loop both ways; where it cannot, "auto" tries the next one.
+
+    wanted   for each input of the Loop whether it has a gradient
+    before   the passes that led to the Loop
+    """
+    refused: list[tuple[str, str]] = []
+    while True:
+        choice = choose(engine, loop, refused)
+        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
+        if choice.target is None:
+            return plan, choice
+        try:
+            gradient.prepare(plan)
+        except EngineRefusal as refusal:
+            if engine != "auto":
+                refusal.place(cell=place_of(cell))
+                raise
+            refused.append((choice.engine, refusal.what))
+        else:
+            return plan, choice
 
 
-def _needs(cell: nn.Module, call: Call) -> Hashable:
-    """Which leaves require a gradient now."""
+def _wanted(loop: Loop, call: Call) -> tuple[bool, ...]:
+    """For each input of the loop whether it has a gradient in this call."""
     if not torch.is_grad_enabled():
-        return None
-    return (
-        tuple(leaf.requires_grad for _, leaf in call.sequences),
-        tuple(leaf.requires_grad for _, leaf in call.states),
-        tuple(parameter.requires_grad for parameter in cell.parameters()),
-        call.targets is not None and call.targets.requires_grad,
-        call.initial is not None and any(leaf.requires_grad for leaf in leaves_of(call.initial)),
-    )
-
-
-def _wanted(loop: Loop, call: Call, needs: Hashable) -> tuple[bool, ...]:
-    if needs is None:
         return (False,) * len(loop.inputs)
-    given = named_values(loop, call)
-    return tuple(port.kind != "draw" and value_of(loop, port, given).requires_grad for port in loop.inputs)
+    named: dict[str, Any] = {"sequence": dict(call.sequences), "state": dict(call.states), "invariant": loop.parameters}
+    extra = extra_values(call, loop)
+
+    def requires_grad(port: Port) -> bool:
+        value = named[port.kind][port.name] if port.has_default_role else extra[extra_key(port)]
+        return value.requires_grad
+
+    return tuple(port.kind != "draw" and requires_grad(port) for port in loop.inputs)
 
 
-def begun(call: Call, gradient: Method) -> Call:
-    """The call as a gradient method begins it: on a detached state, where nothing ever enters the one handed in."""
+def detached_for(call: Call, gradient: Method) -> Call:
+    """The call on a detached state where the gradient method never lets a gradient enter the initial state."""
     if gradient.crossing(1)[0]:
         return call
     states = [(name, leaf.detach()) for name, leaf in call.states]
-    detached = map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, call.state)
-    return replace(call, state=detached, states=states)
+    state = map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, call.state)
+    return replace(call, state=state, states=states)

@@ -1,6 +1,6 @@
-"""The values of a loop's inputs, gathered for a call by one written-out function.
+"""From a call to the values of a loop's inputs, and from the values of its outputs to the user's trees.
 
-Knows where a cell keeps its tensors; knows nothing of plans.
+Both are functions made once for a loop: `gather_function` and `tree_function`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
@@ -19,79 +19,161 @@ from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.port import Port, Role
+from leporello.loop.state import Tree, leaves_of
 
-Gathering = Callable[..., list[Tensor]]
+# what the rewrites of a call read: by role, and by the name of the input or state that it belongs to
+Extra = dict[tuple[Role, str | None], Tensor]
+Gather = Callable[..., list[Tensor]]
+Results = tuple[Tree, Tree]  # outputs and final state, as the user wrote them
 
 
-def gathering(loop: Loop, cell: nn.Module, states: Sequence[str]) -> Gathering:
-    """A function (inputs, states, length, batch, beside) -> values in the order of the loop's inputs, contiguous.
+# ---- inputs
 
-    states   the names of the state's leaves, in their order
-    beside   what goes along with the sequence, by kind and name
+
+@under_cell_lock
+def values_of(loop: Loop, call: Call) -> list[Tensor]:
+    """The values of the loop's inputs, in their order, for one call."""
+    return gather_call(gather_function(loop, *names_of(call)), loop, call)
+
+
+def names_of(call: Call) -> tuple[list[str], list[str]]:
+    """The names of the input sequences and of the state's leaves."""
+    return [name for name, _ in call.sequences], [name for name, _ in call.states]
+
+
+def gather_call(gather: Gather, loop: Loop, call: Call) -> list[Tensor]:
+    """What a gather function of the loop makes of a checked call."""
+    draws = None
+    if call.draws is not None:
+        ports = [port for port in loop.inputs if port.kind == "draw"]
+        draws = checked_draws(call.draws, ports, call.length, call.batch)
+    sequences, states = [leaf for _, leaf in call.sequences], [leaf for _, leaf in call.states]
+    return gather(sequences, states, extra_values(call, loop), draws, call.length, call.batch)
+
+
+def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str]) -> Gather:
+    """A function (sequences, states, extra, draws, length, batch) -> values in the order of the loop's inputs.
+
+    It is generated, one expression per input. Values are contiguous, as a trace assumes. Parameters and buffers are
+    read from the modules that the cell has now: after a module is replaced, the function must be made anew.
+
+    sequences, states   the names of the call's leaves, in the order in which their tensors are passed
+    extra               what the rewrites of the call read; None without rewrites
+    draws               random numbers in the order of the loop's draws; None for fresh ones
     """
-    known: dict[str, Any] = {"drawn": drawn}
-    values = [_expression(port, loop, cell, states, known) + _signed(port) for port in loop.inputs]
-    lines = ["def gather(inputs, states, length, batch, beside):"]
-    lines.append(f" return [{', '.join(f'{value}.contiguous()' for value in values)}]")
-    exec("\n".join(lines), known)
-    found: Gathering = known["gather"]
-    return found
+    names: dict[str, Any] = {"fresh_draw": fresh_draw}
+    draws = [port for port in loop.inputs if port.kind == "draw"]
+    expressions = []
+    for port in loop.inputs:
+        if not port.has_default_role:
+            value = f"extra[{_named(extra_key(port), names)}]"
+        elif port.kind == "sequence":
+            value = f"sequences[{sequences.index(port.name)}]"
+        elif port.kind == "state":
+            value = f"states[{states.index(port.name)}]"
+        elif port.kind == "draw":
+            name, index = _named(port, names), draws.index(port)
+            value = f"(fresh_draw({name}, length, batch) if draws is None else draws[{index}])"
+        else:
+            value = _invariant(port, loop, names)
+        expressions.append(f"{value}{_resolved(port)}.contiguous()")
+    source = f"def gather(sequences, states, extra, draws, length, batch):\n return [{', '.join(expressions)}]"
+    exec(source, names)
+    gather: Gather = names["gather"]
+    return gather
 
 
-def _expression(port: Port, loop: Loop, cell: nn.Module, states: Sequence[str], known: dict[str, Any]) -> str:
-    """How one input is found; `known` gets what the line names."""
-    if port.name.startswith("call."):
-        return f"beside[{port.kind!r}, {port.name!r}]"
-    if port.kind == "sequence":
-        return "inputs"
-    if port.kind == "state":
-        return f"states[{states.index(port.name)}]"
-    name = f"k{len(known)}"
-    if port.kind == "draw":
-        known[name] = port
-        return f"drawn({name}, length, batch, inputs.device)"
+def _invariant(port: Port, loop: Loop, names: dict[str, Any]) -> str:
+    """The expression that reads a constant of the step, or a parameter or buffer of its module."""
     if port.name in loop.constants:
-        known[name] = loop.constants[port.name]
-        return name
-    *path, own = port.name.split(".")
-    home: Any = cell
+        return _named(loop.constants[port.name], names)
+    *path, attribute = port.name.split(".")
+    module: Any = None if loop.signature is None else loop.signature.module
     for part in path:
-        home = getattr(home, part)
-    table = next((table for table in (home._parameters, home._buffers) if own in table), None)
-    if table is None:  # a parametrized weight: computed whenever it is read
-        known[name] = home
-        return f"{name}.{own}" if own.isidentifier() else f"getattr({name}, {own!r})"
-    known[name] = table
-    return f"{name}[{own!r}]"
+        module = getattr(module, part)
+    for table in (module._parameters, module._buffers):
+        if attribute in table:
+            return f"{_named(table, names)}[{attribute!r}]"
+    name = _named(module, names)  # a parametrized weight: computed whenever it is read
+    return f"{name}.{attribute}" if attribute.isidentifier() else f"getattr({name}, {attribute!r})"
 
 
-def _signed(port: Port) -> str:
-    """What writes a minus sign into the numbers that torch has only noted: it notes it on imaginary parts, which lie
-    one behind the other, and are not copied then, where there is but one of them."""
+def _named(value: Any, names: dict[str, Any]) -> str:
+    name = f"k{len(names)}"
+    names[name] = value
+    return name
+
+
+def _resolved(port: Port) -> str:
+    """A call that applies a pending negation, which torch leaves on imaginary parts. Those are strided, so `contiguous`
+    copies and negates them, unless there is only one number."""
     return ".resolve_neg()" if math.prod(port.shape) == 1 and port.dtype.is_floating_point else ""
 
 
+def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
+    """Random numbers for all steps and rows."""
+    make = torch.rand if port.distribution == "uniform" else torch.randn
+    return make((length, batch, *port.shape), dtype=port.dtype, device=port.device)
+
+
+def extra_key(port: Port) -> tuple[Role, str | None]:
+    """Where `Extra` holds the value of a port that a rewrite has added."""
+    belongs = port.of is not None and port.role in (Role.INITIAL_STATE, Role.FIRST_INPUT)
+    return (port.role, port.of.name if belongs and port.of is not None else None)
+
+
+def extra_values(call: Call, loop: Loop) -> Extra:
+    """What the rewrites of a call read.
+
+    loop   the rewritten one
+    """
+    extra: Extra = {}
+    if call.targets is not None:
+        extra[Role.TARGET, None] = call.targets
+    if call.coin is not None:
+        extra[Role.COIN, None] = call.coin
+    if call.resets is not None:
+        extra[Role.RESET, None] = call.resets
+        if call.initial is not None:
+            for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
+                extra[Role.INITIAL_STATE, name] = leaf
+    if call.lengths is not None:
+        extra[Role.PAST, None] = past_of(call, call.lengths)
+        if any(port.role is Role.ELSEWHERE for port in loop.inputs):
+            extra[Role.ELSEWHERE, None] = times_of(call) != call.lengths - 1
+        for name, leaf in call.sequences:
+            extra[Role.FIRST_INPUT, name] = leaf[0].detach()
+    return extra
+
+
+def past_of(call: Call, lengths: Tensor) -> Tensor:
+    """Where rows have ended, (length, batch)."""
+    return times_of(call) >= lengths
+
+
+def times_of(call: Call) -> Tensor:
+    """The numbers of the steps, (length, 1)."""
+    return call.times if call.times is not None else torch.arange(call.length, device=call.device).unsqueeze(1)
+
+
+# ---- gradient weights
+
+
 def passing_of(call: Call, gradient: Method) -> Passing:
-    """What each step passes back to the step before."""
+    """What each step of the call passes back to the step before, as the gradient method has it."""
     dtype = next((leaf.real.dtype for _, leaf in call.states if leaf.is_floating_point() or leaf.is_complex()), None)
     past = None if call.lengths is None else past_of(call, call.lengths)
-    return passing(gradient, call.length, call.batch, call.device, dtype, past)
+    return passing_for(gradient, call.length, call.batch, call.device, dtype, past)
 
 
-def passing(
-    gradient: Method,
-    length: int,
-    batch: int,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    past: Tensor | None,
+def passing_for(
+    gradient: Method, length: int, batch: int, device: torch.device, dtype: torch.dtype | None, past: Tensor | None
 ) -> Passing:
-    """The same, told in numbers.
+    """What each step passes back to the step before, as the gradient method has it.
 
     dtype   of the state; None where none of its leaves has a gradient
-    past    where rows have ended. Padding does nothing: the gradient of a row's final state comes to the row's end
+    past    where rows have ended. Padding passes everything: the gradient of a row's final state reaches the row's end
             whole, and belongs to the losses there
     """
     if dtype is None or not torch.is_grad_enabled():
@@ -107,91 +189,45 @@ def passing(
     return ALL if weights is None and gradient.limit is None else Passing(weights, groups, gradient.limit)
 
 
-@under_cell_lock
-def values_of(loop: Loop, call: Call) -> list[Tensor]:
-    """The call's tensors in the order of the loop's inputs, lying in memory as their stand-ins did: torch may have
-    noted a minus sign that is not in the numbers yet."""
-    given = named_values(loop, call)
-    ports = [port for port in loop.inputs if port.kind == "draw"]
-    draws = None if call.draws is None else iter(checked_draws(call.draws, ports, call.length, call.batch))
-    values = []
-    for port in loop.inputs:
-        if port.kind == "draw":
-            own = drawn(port, call.length, call.batch, call.device) if draws is None else next(draws)
-            values.append(own)
-        else:
-            values.append(value_of(loop, port, given))
-    return [value.resolve_neg().contiguous() for value in values]
+# ---- outputs
 
 
-def named_values(loop: Loop, call: Call) -> dict[tuple[str, str], Tensor]:
-    """The call's tensors by kind and name."""
-    given: dict[tuple[str, str], Tensor] = {("sequence", name): leaf for name, leaf in call.sequences}
-    given |= {("state", name): leaf for name, leaf in call.states}
-    return given | of_the_call(call, loop)
-
-
-def value_of(loop: Loop, port: Port, given: dict[tuple[str, str], Tensor]) -> Tensor:
-    """What a port reads, unless it is a draw."""
-    key = (port.kind, port.name)
-    return loop.invariant(port.name) if port.kind == "invariant" and key not in given else given[key]  # type: ignore[return-value]
-
-
-def of_the_call(call: Call, loop: Loop) -> dict[tuple[str, str], Tensor]:
-    """What the rewrites of a call read, by kind and name.
-
-    loop   the rewritten one
-    """
-    found: dict[tuple[str, str], Tensor] = {}
-    if call.targets is not None:
-        found["sequence", "call.target"] = call.targets
-    if call.coin is not None:
-        found["sequence", "call.coin"] = call.coin
-    if call.resets is not None:
-        found["sequence", "call.reset"] = call.resets
-        if call.initial is not None:
-            for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
-                found["invariant", f"call.initial.{name}"] = leaf
-    if call.lengths is not None:
-        found["sequence", "call.past"] = past_of(call, call.lengths)
-        if any(port.name == "call.elsewhere" for port in loop.inputs):
-            found["sequence", "call.elsewhere"] = times_of(call) != call.lengths - 1
-        for name, leaf in call.sequences:
-            found["invariant", f"call.first.{name}"] = leaf[0].detach()
-    return found
-
-
-def past_of(call: Call, lengths: Tensor) -> Tensor:
-    """Where rows have ended, (length, batch)."""
-    return times_of(call) >= lengths
-
-
-def times_of(call: Call) -> Tensor:
-    return call.times if call.times is not None else torch.arange(call.length, device=call.device).unsqueeze(1)
-
-
-def drawn(port: Port, length: int, batch: int, device: torch.device) -> Tensor:
-    """Fresh random numbers for all steps and rows."""
-    make = torch.rand if port.distribution == "uniform" else torch.randn
-    return make((length, batch, *port.shape), dtype=port.dtype, device=device)
-
-
-def each(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """A tree with its tensors changed."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def in_trees(loop: Loop, results: Sequence[Tensor]) -> tuple[Tree, Tree]:
-    """Outputs and final state as the user wrote them; a state that is a shift has its end in a total."""
+def tree_function(loop: Loop) -> Callable[[Sequence[Tensor]], Results]:
+    """A function from the values of the loop's outputs to outputs and final state in the user's trees."""
     signature = loop.signature
     assert signature is not None
-    named = {(port.kind, port.name): value for port, value in zip(loop.outputs, results, strict=True)}
-    outputs = [value for (kind, _), value in named.items() if kind == "sequence"]
-    states = [
-        named.get(("total", f"call.final.{name}"), value) for (kind, name), value in named.items() if kind == "state"
-    ]
-    waiting = iter(outputs)
-    leaves = [next(waiting) if there else None for there in signature.present]
-    return pytree.tree_unflatten(leaves, signature.outputs), pytree.tree_unflatten(states, signature.state)
+    outputs = [index for index, port in enumerate(loop.outputs) if port.kind == "sequence"]
+    # a state that is a shift of a sequence has its final value in a total
+    finals = {
+        port.of.name: index for index, port in enumerate(loop.outputs) if port.role is Role.FINAL_STATE and port.of
+    }
+    states = [finals.get(port.name, index) for index, port in enumerate(loop.outputs) if port.kind == "state"]
+    output_tree, state_tree = _unflatten(signature.outputs, signature.present), _unflatten(signature.state)
+
+    def in_trees(results: Sequence[Tensor]) -> Results:
+        return output_tree([results[place] for place in outputs]), state_tree([results[place] for place in states])
+
+    return in_trees
+
+
+def _unflatten(spec: Any, present: Sequence[bool] = ()) -> Callable[[list[Tensor]], Tree]:
+    """From leaves to a tree, with short cuts for a tensor, a tuple and a named tuple.
+
+    present   which leaves of the tree are not None; none given where all are
+    """
+    if not all(present):
+
+        def with_gaps(leaves: list[Tensor]) -> Tree:
+            remaining = iter(leaves)
+            return pytree.tree_unflatten([next(remaining) if there else None for there in present], spec)
+
+        return with_gaps
+    if spec.is_leaf():
+        return lambda leaves: leaves[0]
+    if all(child.is_leaf() for child in spec.children()):
+        if spec.type is tuple:
+            return tuple
+        if pytree.is_namedtuple_class(spec.context):
+            kind = spec.context
+            return lambda leaves: kind(*leaves)
+    return lambda leaves: pytree.tree_unflatten(leaves, spec)

@@ -138,7 +138,10 @@ class BackwardPass:
         results, _ = run_sweep(plan.backward, self.length, self.batch, select(wired.backward, pools))
         if wired.clip_count is not None:
             plan.note_clipped(ClipCount(results[wired.clip_count]), self.inputs, self.length, self.batch)
-        return _without_shared_memory([None if place is None else results[place] for place in wired.results])
+        input_gradients = [None if place is None else results[place] for place in wired.results]
+        for index in wired.aliased:  # no two gradients share memory
+            input_gradients[index] = input_gradients[index].clone()  # type: ignore[union-attr]
+        return input_gradients
 
     def differentiable(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
         """The same by running the backward Loop through `call`, so that the result can be differentiated again."""
@@ -206,18 +209,6 @@ def storage_of(value: Tensor) -> int:
     """The identity of a tensor's storage: equal for tensors that share it."""
     identity: int = value.untyped_storage()._cdata
     return identity
-
-
-def _without_shared_memory(gradients: list[Tensor | None]) -> list[Tensor | None]:
-    """The gradients, copied where two are the same memory: two inputs may have the same gradient."""
-    seen: set[tuple[int, int]] = set()
-    for index, gradient in enumerate(gradients):
-        if gradient is not None:
-            memory = (storage_of(gradient), int(gradient.storage_offset()))
-            if memory in seen:
-                gradients[index] = gradient = gradient.clone()
-            seen.add(memory)
-    return gradients
 
 
 def incoming_gradients(

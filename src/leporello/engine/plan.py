@@ -225,7 +225,7 @@ class Plan:
 
     @cached_property
     def wiring(self) -> Wiring:
-        return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.inputs, self.gradient)
+        return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.program, self.gradient)
 
     def prepare(self) -> None:
         """Build all that a call of this plan runs, so that errors come before any work."""

@@ -101,6 +101,11 @@ class Costs:
     drawn_in: Callable[[fx.Node], bool] | None = None
 
 
+def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
+    """Copy a value to one step of a sequence."""
+    sequence[step] = value
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """An engine that runs a split Loop.
@@ -116,6 +121,7 @@ class Target:
     build         from the description of a kernel to its runner; raises EngineRefusal where it cannot build it. None
                   where torch's operators run the insides
     at_once       from an at-once stage to stages whose graphs may call functions of the target; unchanged by default
+    put_step      copies a value to one step of a sequence, both contiguous and of one dtype
     """
 
     name: str
@@ -130,6 +136,7 @@ class Target:
     remedy: str = ""
     build: Callable[[Kernel], Runner] | None = None
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
+    put_step: Callable[[Tensor, int, Tensor], None] = put_step
 
     @property
     def kernels(self) -> bool:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 
+from leporello.engine.sweep.program import Program
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
+from leporello.loop.value_classes import is_view
 from leporello.rewrite.save import Saved
 
 Key = tuple[str, str]  # kind and name of a port
@@ -44,6 +46,7 @@ class Wiring:
     incoming    outputs whose gradient the backward sweep reads, with their ports
     fixed       outputs that have no gradient
     clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
+    aliased     values whose gradient shares memory with that of an earlier one: two biases that are added, for example
     """
 
     forward: tuple[int, ...]
@@ -54,6 +57,7 @@ class Wiring:
     incoming: tuple[tuple[int, Port], ...]
     fixed: tuple[int, ...]
     clip_count: int | None
+    aliased: tuple[int, ...]
 
 
 def places_of(inputs: Sequence[Port], ports: Sequence[Port]) -> tuple[int, ...]:
@@ -67,13 +71,14 @@ def wiring_of(
     wanted: Sequence[bool],
     saved: Saved,
     forward_inputs: Sequence[Port],
-    backward_inputs: Sequence[Port],
+    backward: Program,
     gradient: Loop,
 ) -> Wiring:
     """The wiring of a plan's sweeps.
 
     loop, wanted    of the plan
     saved           the pair of Loops that is run, with what passes between them
+    backward        the program of the backward sweep
     gradient        the backward Loop before `save`, which holds the constants
     """
     values = {port.key: index for index, port in enumerate(loop.inputs)}
@@ -93,22 +98,39 @@ def wiring_of(
         elif port.role is Role.WEIGHT:
             sources[port.key] = (Pool.WEIGHTS, 0)
     sources |= {key: (Pool.VALUES, index) for key, index in values.items() if key[0] == "invariant"}
-    backward = tuple(sources[port.key] for port in backward_inputs)
-    incoming = {index for pool, index in backward if pool == Pool.GRADIENTS}
+    reads = tuple(sources[port.key] for port in backward.split.loop.inputs)
+    incoming = {index for pool, index in reads if pool == Pool.GRADIENTS}
     gradients = {port.key: index for index, port in enumerate(saved.backward.outputs)}
+    results = tuple(
+        gradients.get(gradient_key(port)) if has_gradient else None
+        for port, has_gradient in zip(loop.inputs, wanted, strict=True)
+    )
     return Wiring(
         forward=places_of(forward_inputs, loop.inputs),
         kept=tuple(kept),
-        backward=backward,
+        backward=reads,
         constants=tuple(value for _, value in constants),
-        results=tuple(
-            gradients.get(gradient_key(port)) if has_gradient else None
-            for port, has_gradient in zip(loop.inputs, wanted, strict=True)
-        ),
+        results=results,
         incoming=tuple((index, loop.outputs[index]) for index in sorted(incoming)),
         fixed=tuple(index for index, port in enumerate(loop.outputs) if not port.is_floating),
         clip_count=next((i for i, port in enumerate(saved.backward.outputs) if port.role is Role.CLIP_COUNT), None),
+        aliased=_aliased(results, [node for _, node in backward.outputs]),
     )
+
+
+def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple[int, ...]:
+    """Indices of the values whose gradient is a view of the same value as an earlier one's."""
+    seen: set[fx.Node] = set()
+    aliased = []
+    for index, place in enumerate(results):
+        if place is not None:
+            node = outputs[place]
+            while is_view(node):
+                node = node.all_input_nodes[0]
+            if node in seen:
+                aliased.append(index)
+            seen.add(node)
+    return tuple(aliased)
 
 
 def _saved_source(

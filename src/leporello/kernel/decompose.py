@@ -1,7 +1,7 @@
-"""Composite operators as the few that kernels know: rules of our own, else torch's decompositions, one by one.
+"""Composite operators as the few that kernels cover: by rules of our own, else by torch's decompositions, one by one.
 
-Knows graphs; a value keeps its name, its label and its line. An operator that nothing fits stays, and is refused by
-name later.
+A value keeps its label and the line of the user's code. An operator that no rule fits stays, and lowering refuses it by
+name.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch._decomp import decomposition_table
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from leporello.kernel.decomposition_rules import COMPOSITES, CONVOLUTIONS
+from leporello.kernel.decomposition_rules import COMPOSITES, CONVOLUTIONS, DecompositionRule
 from leporello.kernel.expressions import COVERED
 from leporello.kernel.fx_nodes import short
-from leporello.kernel.scatter_and_sort import SCATTERING
-from leporello.kernel.separate_batch_axis import rows_apart
+from leporello.kernel.scatter_and_sort import SCATTER_AND_SORT
+from leporello.kernel.separate_batch_axis import separate_batch_axis
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call, copied
 
-OWN: dict[str, Callable[[fx.Node], Callable[..., Any] | None]] = {**COMPOSITES, **SCATTERING, **CONVOLUTIONS}
+RULES: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **SCATTER_AND_SORT}
 
 
 def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
@@ -31,33 +31,34 @@ def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
     graph, _ = copied(graph)
     next(iter(graph.nodes)).meta.setdefault("val", family.rows)
     _replace_all(graph, family)
-    graph = rows_apart(graph, family)
+    graph = separate_batch_axis(graph, family)
     _replace_all(graph, family)
     return graph
 
 
 def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
-    waiting = [node for node in graph.nodes if node.op == "call_function"]
-    while waiting:
-        node = waiting.pop(0)
+    pending = [node for node in graph.nodes if node.op == "call_function"]
+    while pending:
+        node = pending.pop(0)
         rule = _rule(node)
         if rule is not None:
-            waiting[:0] = _replaced(graph, node, rule, family)
+            pending[:0] = _replace(graph, node, rule, family)
     graph.eliminate_dead_code()
     graph.lint()
 
 
 def _rule(node: fx.Node) -> Callable[..., Any] | None:
+    """A function that computes an operator from others; None where the operator is covered, or nothing is known."""
     name = short(node)
-    own = OWN[name](node) if name in OWN else None
-    if own is not None or name in COVERED:
-        return own
+    function = RULES[name](node) if name in RULES else None
+    if function is not None or name in COVERED:
+        return function
     target: Any = node.target
     return decomposition_table.get(target)
 
 
-def _replaced(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: FakeTensorFamily) -> list[fx.Node]:
-    """Put what an operator is made of in its place; the new operators."""
+def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: FakeTensorFamily) -> list[fx.Node]:
+    """Replace an operator by what its rule computes; returns the new operators."""
     leaves = list(node.all_input_nodes)
     inner = _traced(node, leaves, rule, family)
     if inner is None:
@@ -65,58 +66,59 @@ def _replaced(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: 
     copies: dict[fx.Node, Any] = dict(
         zip([place for place in inner.nodes if place.op == "placeholder"], leaves, strict=True)
     )
-    made: list[fx.Node] = []
+    added: list[fx.Node] = []
     with graph.inserting_before(node):
-        for own in inner.nodes:
-            if own.op == "call_function" and not isinstance(own.target, type):
-                args, options = fx.map_arg((own.args, own.kwargs), copies.__getitem__)
-                copies[own] = call(graph, family, own.target, *args, **options)
-                copies[own].meta["line"] = node.meta.get("line")
-                copies[own].meta["origin"] = node.meta.get("origin") or short(node)
-                made.append(copies[own])
-    given: Any = inner.output_node().args[0]
-    if isinstance(given, fx.Node) and isinstance(given.target, type):
-        given = given.args if len(given.args) > 1 else given.args[0]  # several results in a tuple with names
-    if isinstance(given, (list, tuple)):
+        for operator in inner.nodes:
+            if operator.op == "call_function" and not isinstance(operator.target, type):
+                args, options = fx.map_arg((operator.args, operator.kwargs), copies.__getitem__)
+                copy = call(graph, family, operator.target, *args, **options)
+                copy.meta["line"] = node.meta.get("line")
+                copy.meta["origin"] = node.meta.get("origin") or short(node)
+                copies[operator] = copy
+                added.append(copy)
+    result: Any = inner.output_node().args[0]
+    if isinstance(result, fx.Node) and isinstance(result.target, type):
+        result = result.args if len(result.args) > 1 else result.args[0]  # several results in a named tuple
+    if isinstance(result, (list, tuple)):
         for user in list(node.users):
-            part = given[user.args[1]]  # type: ignore[index]
+            part = result[user.args[1]]  # type: ignore[index]
             if part is None:
                 continue
             user.replace_all_uses_with(copies[part])
-            _labelled(copies[part], user)
+            _copy_label(copies[part], user)
             graph.erase_node(user)
     else:
-        node.replace_all_uses_with(copies[given])
-        _labelled(copies[given], node)
+        node.replace_all_uses_with(copies[result])
+        _copy_label(copies[result], node)
     if not node.users:
         graph.erase_node(node)
-    return made
+    return added
 
 
 def _traced(
     node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: FakeTensorFamily
 ) -> fx.Graph | None:
-    """What a rule does with an operator's arguments; None if it does not fit, decides by rows, or writes."""
+    """The graph of a rule applied to an operator's arguments; None if it fails, branches on the batch, or mutates."""
     order = {leaf: index for index, leaf in enumerate(leaves)}
 
     def of_leaves(*values: Any) -> Any:
         args, options = fx.map_arg((node.args, node.kwargs), lambda leaf: values[order[leaf]])
-        return rule(*map(_own, args), **options)
+        return rule(*map(_mutable, args), **options)
 
     try:
         with family.active(), family.no_new_guards(), torch.no_grad():
             inner = make_fx(dispatch_functionalize(of_leaves))(*(leaf.meta["val"] for leaf in leaves)).graph
     except Exception:
         return None
-    writes = any(getattr(getattr(own.target, "_schema", None), "is_mutable", False) for own in inner.nodes)
-    return None if writes or any(own.op == "get_attr" for own in inner.nodes) else inner
+    mutates = any(getattr(getattr(one.target, "_schema", None), "is_mutable", False) for one in inner.nodes)
+    return None if mutates or any(one.op == "get_attr" for one in inner.nodes) else inner
 
 
-def _own(argument: Any) -> Any:
-    """An argument that may be changed: lists in graphs may not."""
+def _mutable(argument: Any) -> Any:
+    """An argument that a rule may change: lists in graphs are immutable."""
     return list(argument) if isinstance(argument, list) else argument
 
 
-def _labelled(new: fx.Node, old: fx.Node) -> None:
+def _copy_label(new: fx.Node, old: fx.Node) -> None:
     if old.meta.get("label") and not new.meta.get("label"):
         new.meta["label"] = old.meta["label"]

@@ -1,149 +1,205 @@
-"""What the blocks of a kernel read and write, and which of them wait for no state.
+"""What the blocks of a kernel read and write, and what follows from it.
 
-Knows descriptions of kernels.
+Which blocks need which; which loops can be fused; which values need no memory; which products do not depend on the
+state and can run for several steps together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from leporello.kernel.description import (
-    Apply,
     Block,
     Buffer,
+    Dependency,
     Expression,
     Fetch,
-    Index,
     Kernel,
     Load,
     Pointwise,
     Product,
     Reduction,
+    operands,
 )
+from leporello.kernel.index import Index, loop_variables, row_major
 
 
 def written(block: Block) -> set[Buffer]:
-    """The memory a block writes to."""
-    if isinstance(block, Pointwise):
-        return {store.buffer for store in block.stores}
-    return {block.buffer if isinstance(block, Reduction) else block.out}
+    """The buffers a block writes."""
+    return {buffer for buffer, _ in _stores(block)}
 
 
 def read(block: Block) -> set[Buffer]:
-    """The memory a block reads; the matrix of a product aside."""
-    if isinstance(block, Product):
-        return {block.left}
-    values = [store.value for store in block.stores] if isinstance(block, Pointwise) else [block.value]
-    return {buffer for buffer, _ in places(*values)}
+    """The buffers a block reads; without the matrix of a product."""
+    return {block.left} if isinstance(block, Product) else {buffer for buffer, _ in loads(*_values(block))}
 
 
-def places(*values: Expression) -> set[tuple[Buffer, Index | None]]:
-    """What expressions read in memory, and where; None for a place that is computed."""
-    left = list(values)
-    found: set[tuple[Buffer, Index | None]] = set()
-    seen: set[int] = set()
-    while left:
-        value = left.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            if isinstance(value, (Load, Fetch)):
-                found.add((value.buffer, value.index if isinstance(value, Load) else None))
-            left += _parts(value)
-    return found
-
-
-def _parts(value: Expression) -> Iterator[Expression]:
-    if isinstance(value, Apply):
-        yield from value.arguments
-    elif isinstance(value, Fetch):
-        yield from (along.number for along in value.by)
-
-
-def touches(block: Block) -> set[Buffer]:
+def touched(block: Block) -> set[Buffer]:
     return read(block) | written(block)
 
 
-def carried(kernel: Kernel) -> set[Buffer]:
-    """Scratch that needs no memory: each value is read where it was just computed, at the same place, nowhere else."""
-    found = set(kernel.buffers["scratch"])
-    for block in kernel.blocks:
-        known: set[tuple[Buffer, Index]] = set()
-        if not isinstance(block, Pointwise):
-            found -= touches(block)
-            continue
-        for store in block.stores:
-            found -= {buffer for buffer, index in places(store.value) if index is None or (buffer, index) not in known}
-            known.add((store.buffer, store.index))
-    return found
+def loads(*values: Expression) -> set[tuple[Buffer, Index | None]]:
+    """What expressions read in memory, and at which index; None for a computed position."""
+    pending = list(values)
+    accesses: set[tuple[Buffer, Index | None]] = set()
+    seen: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            if isinstance(value, (Load, Fetch)):
+                accesses.add((value.buffer, value.index if isinstance(value, Load) else None))
+            pending += operands(value)
+    return accesses
 
 
 def loaded(kernel: Kernel) -> set[int]:
-    """The slots of fixed values that are read as they lie in memory, not only multiplied by."""
+    """The slots of fixed buffers that are read element by element, not only multiplied by."""
     return {buffer.slot for block in kernel.blocks for buffer in read(block) if buffer.place == "fixed"}
 
 
-def waits(buffers: Iterable[Buffer], late: set[Buffer]) -> bool:
-    """Whether some of this memory holds a state, or a value that waits for one."""
-    return any(buffer in late or buffer.place in ("state", "next") for buffer in buffers)
+def _values(block: Pointwise | Reduction) -> list[Expression]:
+    return [store.value for store in block.stores] if isinstance(block, Pointwise) else [block.value]
 
 
-def waiting(blocks: Sequence[Block]) -> set[Buffer]:
-    """The memory of blocks that wait for a state: all that they write, for they run as a whole."""
-    found: set[Buffer] = set()
-    while more := {buffer for block in blocks if waits(touches(block), found) for buffer in written(block)} - found:
-        found |= more
-    return found
+def _stores(block: Block) -> list[tuple[Buffer, Index]]:
+    """The buffers a block writes, and at which index of its loops; a product has a loop over its result."""
+    if isinstance(block, Pointwise):
+        return [(store.buffer, store.index) for store in block.stores]
+    if isinstance(block, Reduction):
+        return [(block.buffer, block.index)]
+    return [(block.out, loop_variables(_sizes(block))[0])]
 
 
-def ahead(kernel: Kernel) -> list[Block]:
-    """Products that wait for no state, and what they need: these can run before the steps that read them."""
-    late = waiting(kernel.blocks)
-    free = [block for block in kernel.blocks if not waits(touches(block), late)]
+def _sizes(block: Block) -> tuple[int, ...]:
+    return (block.heads * block.outer,) if isinstance(block, Product) else block.sizes
+
+
+# ---- dependencies between blocks
+
+
+def block_dependencies(blocks: Sequence[Block]) -> tuple[tuple[Dependency, ...], ...]:
+    """For each block the earlier ones it must run after, through which buffers, and how it reads them."""
+    return tuple(
+        tuple(need for number in range(later) for need in _dependencies(number, blocks[number], block))
+        for later, block in enumerate(blocks)
+    )
+
+
+def _dependencies(number: int, earlier: Block, later: Block) -> list[Dependency]:
+    """Of one block on an earlier one, in the order of the buffers' places and slots."""
+    reads = {buffer: _read_dependency(number, earlier, later, buffer) for buffer in written(earlier) & read(later)}
+    order = {buffer: Dependency(number, buffer, "order") for buffer in touched(earlier) & written(later)}
+    return sorted({**order, **reads}.values(), key=lambda need: (need.buffer.place, need.buffer.slot))
+
+
+def _read_dependency(number: int, earlier: Block, later: Block, buffer: Buffer) -> Dependency:
+    """How a block reads what an earlier one has stored in a buffer."""
+    if isinstance(later, Product):
+        return Dependency(number, buffer, "row")
+    stored = {_element_map(_sizes(earlier), index) for target, index in _stores(earlier) if target == buffer}
+    indices = [index for source, index in loads(*_values(later)) if source == buffer]
+    affine = [index for index in indices if index is not None]
+    if len(stored) == 1 and len(affine) == len(indices):
+        if all(_element_map(later.sizes, index) in stored for index in affine):
+            return Dependency(number, buffer, "element")
+        element = row_major(loop_variables(later.sizes), later.sizes)
+        if all(index.terms == element.terms for index in affine) and next(iter(stored))[1] is None:
+            return Dependency(number, buffer, "row", tuple(sorted({index.const for index in affine})))
+    return Dependency(number, buffer, "row")
+
+
+def _element_map(sizes: Sequence[int], index: Index) -> tuple[tuple[int, ...], Index | None]:
+    """Which element of a block's loops touches which position in memory; equal where they agree."""
+    if index == row_major(loop_variables(sizes), sizes):
+        return (math.prod(sizes),), None  # elements in the order of memory, however the loops are nested
+    return tuple(sizes), index
+
+
+# ---- dependence on the state
+
+
+def depends_on_state(buffers: Iterable[Buffer], state_dependent: set[Buffer]) -> bool:
+    """Whether some of these buffers hold a state, or a value that depends on one."""
+    return any(buffer in state_dependent or buffer.place in ("state", "next") for buffer in buffers)
+
+
+def state_dependent_buffers(blocks: Sequence[Block]) -> set[Buffer]:
+    """What is written by blocks that depend on a state: all that they write, since a block runs as a whole."""
+    buffers: set[Buffer] = set()
+    while (
+        more := {b for block in blocks if depends_on_state(touched(block), buffers) for b in written(block)} - buffers
+    ):
+        buffers |= more
+    return buffers
+
+
+def blocks_ahead(kernel: Kernel) -> list[Block]:
+    """Products that do not depend on the state, and what they need: these can run for several steps together."""
+    dependent = state_dependent_buffers(kernel.blocks)
+    independent = [block for block in kernel.blocks if not depends_on_state(touched(block), dependent)]
     needed: set[Buffer] = set()
-    found: list[Block] = []
-    for block in reversed(free):
+    ahead: list[Block] = []
+    for block in reversed(independent):
         if isinstance(block, Product) or written(block) & needed:
-            found.append(block)
+            ahead.append(block)
             needed |= read(block)
-    return found[::-1]
+    return ahead[::-1]
 
 
-# ---- loop fusion: loops over the same sizes become one where that changes no value
+# ---- loop fusion: loops over the same sizes become one block where that changes no value
 
 
-def join(blocks: list[Block], new: Pointwise, *, early: bool = True) -> None:
-    """Put new loops into the first block that they can be joined to; behind all others where there is none.
+def fuse(blocks: list[Block], new: Pointwise, *, anywhere: bool = True) -> None:
+    """Put new loops into the first block that they can be fused with; behind all others where there is none.
 
-    Elsewhere than at the end they go only where they wait for states as the block does: products of what waits for none
-    may run for several steps together.
+    What a step reads is then read once, and a value that several stores need is computed once. Elsewhere than with the
+    last block they are fused only if both depend on the state, or neither: products that do not may run ahead.
 
-    early   whether they may go elsewhere than to the end at all
+    anywhere   whether they may be fused with another block than the last
     """
-    reads = places(*(store.value for store in new.stores))
-    needed, own = {buffer for buffer, _ in reads}, {store.buffer for store in new.stores}
-    late = waiting(blocks)
-    found: tuple[int, Pointwise] | None = None
+    accesses = loads(*_values(new))
+    needed, results = {buffer for buffer, _ in accesses}, {store.buffer for store in new.stores}
+    dependent = state_dependent_buffers(blocks)
+    choice: tuple[int, Pointwise] | None = None
     for place in reversed(range(len(blocks))):
         block = blocks[place]
-        if isinstance(block, Pointwise) and block.sizes == new.sizes and _where_it_was_put(block, reads):
-            same = place == len(blocks) - 1 or waits(needed | own, late) == waits(touches(block), late)
-            found = (place, block) if same else found
-        if not early or written(block) & needed or touches(block) & own:
+        if isinstance(block, Pointwise) and block.sizes == new.sizes and _reads_what_it_stored(block, accesses):
+            last = place == len(blocks) - 1
+            alike = depends_on_state(needed | results, dependent) == depends_on_state(touched(block), dependent)
+            choice = (place, block) if last or alike else choice
+        if not anywhere or written(block) & needed or touched(block) & results:
             break
-    if found is None:
+    if choice is None:
         blocks.append(new)
     else:
-        place, block = found
+        place, block = choice
         blocks[place] = Pointwise(new.sizes, (*block.stores, *new.stores))
 
 
-def alike(blocks: list[Block], values: list[Expression]) -> bool:
-    """Whether all of these values wait for a state, or none."""
-    late = waiting(blocks)
-    return len({waits([buffer for buffer, _ in places(value)], late) for value in values}) < 2
+def all_depend_on_state_or_none(blocks: Sequence[Block], values: Sequence[Expression]) -> bool:
+    dependent = state_dependent_buffers(blocks)
+    return len({depends_on_state([buffer for buffer, _ in loads(value)], dependent) for value in values}) < 2
 
 
-def _where_it_was_put(block: Pointwise, reads: set[tuple[Buffer, Index | None]]) -> bool:
-    """Whether what is read of a block's results is read at the place where it was put; of several, the last."""
-    put = {store.buffer: store.index for store in block.stores}
-    return all(put[buffer] == index for buffer, index in reads if buffer in put)
+def _reads_what_it_stored(block: Pointwise, accesses: set[tuple[Buffer, Index | None]]) -> bool:
+    """Whether a block's results are read only at the index at which it stores them; the last, of several stores."""
+    stored = {store.buffer: store.index for store in block.stores}
+    return all(stored[buffer] == index for buffer, index in accesses if buffer in stored)
+
+
+def register_values(kernel: Kernel) -> set[Buffer]:
+    """Scratch that needs no memory: each element is read in the iteration that stores it, at the same index, only."""
+    buffers = set(kernel.buffers["scratch"])
+    for block in kernel.blocks:
+        stored: set[tuple[Buffer, Index | None]] = set()
+        if not isinstance(block, Pointwise):
+            buffers -= touched(block)
+            continue
+        for store in block.stores:
+            buffers -= {
+                buffer for buffer, index in loads(store.value) if index is None or (buffer, index) not in stored
+            }
+            stored.add((store.buffer, store.index))
+    return buffers

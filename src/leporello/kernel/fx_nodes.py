@@ -1,4 +1,4 @@
-"""Shapes of values as a kernel sees them: the row axis, and the features beside it; and how an operator is refused."""
+"""What lowering asks of a node of an fx graph: its operator, its row axis and features, and how it is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAME_PRIMS = {
 
 
 def short(node: fx.Node) -> str:
-    """An operator's name without its overload."""
+    """An operator's name without its overload: "add"; those of torch's `prims` that ATen lacks as "prims.name"."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return getattr(node.target, "__name__", str(node.target))
@@ -31,6 +31,7 @@ def short(node: fx.Node) -> str:
 
 
 def row_axis(node: fx.Node) -> int | None:
+    """The axis that holds the rows; None where a value has none, or where it holds features too."""
     value = node.meta["val"]
     return clean_row_axis(value) if has_rows(value) else None
 
@@ -47,19 +48,20 @@ def dims(node: fx.Node) -> tuple[int | None, ...]:
 
 
 def features(node: fx.Node) -> list[int]:
+    """The sizes of a value's axes without the rows."""
     return [size for size in dims(node) if size is not None]
 
 
 def dtype_of(node: fx.Node) -> torch.dtype:
-    found: torch.dtype = node.meta["val"].dtype
-    return found
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
 
 
 def refuse(node: fx.Node, why: str = "is not covered by kernels") -> NoReturn:
-    """Say which operator, in which value, and in which line of the user's, as far as the trace knows them."""
-    parts = node.users if isinstance(node.meta.get("val"), (tuple, list)) else ()  # of several results these are named
+    """Raise, with the operator, the value it is in, and the line of the user's code, as far as the trace knows them."""
+    parts = node.users if isinstance(node.meta.get("val"), (tuple, list)) else ()  # of several results each has a name
     label = next((one.meta["label"] for one in (node, *parts) if one.meta.get("label")), None)
-    said = [f"in '{label}'"] if label else []
-    said += [node.meta["line"]] if node.meta.get("line") else []
-    place = f" ({', '.join(said)})" if said else ""
-    raise EngineRefusal(f"the operator {node.meta.get('origin') or short(node)}{place} {why}.")
+    details = [f"in '{label}'"] if label else []
+    details += [node.meta["line"]] if node.meta.get("line") else []
+    where = f" ({', '.join(details)})" if details else ""
+    raise EngineRefusal(f"the operator {node.meta.get('origin') or short(node)}{where} {why}.")

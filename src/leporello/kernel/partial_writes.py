@@ -1,114 +1,114 @@
-"""Values that are put together piece by piece: joined, padded, or written to in one part.
+"""Values that are written part by part: concatenated, padded, or copied with one part replaced.
 
-Knows ATen's joins; knows nothing of blocks or of targets.
+A rule of `PARTIAL_WRITES` takes the operator and gives its writes in order; `lower` makes each a block of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
-from leporello.kernel.description import Constant, Expression, Index
+from leporello.kernel.description import Constant, Expression
 from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, short
-from leporello.kernel.views import Places, cast
+from leporello.kernel.index import Index
+from leporello.kernel.lowering_context import LoweringContext, Positions, cast
 from leporello.loop.graph import arguments
-
-if TYPE_CHECKING:
-    from leporello.kernel.lower import Lowering
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Loops over `sizes` that put a value into its place.
+class PartialWrite:
+    """Loops over `sizes` that store a value at an index of the whole.
 
-    over   whether it is written over a piece before it
+    overwrites   whether an earlier write has stored something there
     """
 
     sizes: tuple[int, ...]
     value: Expression
-    place: Places
-    over: bool = False
+    index: Positions
+    overwrites: bool = False
 
 
-def pieces_of(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
-    """The pieces of a value in the order in which they are written."""
-    return PIECES[short(node)](lowering, node)
+def partial_writes_of(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
+    """The writes that a value is made of, in order."""
+    return PARTIAL_WRITES[short(node)](context, node)
 
 
-def _read(lowering: Lowering, node: fx.Node, like: fx.Node) -> tuple[tuple[int, ...], Expression, list[Index | None]]:
-    """All of a value: its sizes, what it is, where."""
+def _whole(
+    context: LoweringContext, node: fx.Node, like: fx.Node
+) -> tuple[tuple[int, ...], Expression, list[Index | None]]:
+    """All of a value: loops over it, its expression in the type of another value, and the index in it."""
     sizes = tuple(features(node))
-    places = lowering.with_rows(node, lowering.variables(sizes))
-    return sizes, cast(lowering.at(node, places), dtype_of(like)), list(places)
+    places = context.with_rows(node, context.variables(sizes))
+    return sizes, cast(context.at(node, places), dtype_of(like)), list(places)
 
 
-def _axis(node: fx.Node, given: Any) -> int:
-    axis = int(given) % len(dims(node))
+def _axis(node: fx.Node, number: Any) -> int:
+    axis = int(number) % len(dims(node))
     if dims(node)[axis] is None:
         refuse(node, "joins rows")
     return axis
 
 
-def _joined(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
-    """cat, stack: parts behind each other along an axis."""
+def _concatenate(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
+    """cat, stack: parts one after the other along an axis."""
     axis = _axis(node, arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0))
     begin = 0
     for part in arguments(node)[0]:
         if part.meta["val"].dim() == 1 and part.meta["val"].shape[0] == 0:
             continue  # an empty tensor joins anything
-        sizes, value, place = _read(lowering, part, node)
+        sizes, value, index = _whole(context, part, node)
         if short(node) == "stack":
-            place.insert(axis, Index(begin))
+            index.insert(axis, Index(begin))
             begin += 1
         else:
-            place[axis] = (place[axis] or Index()).plus(Index(begin))
+            index[axis] = (index[axis] or Index()).plus(Index(begin))
             begin += dims(part)[axis] or 0
-        yield Piece(sizes, value, tuple(place))
+        yield PartialWrite(sizes, value, tuple(index))
 
 
-def _all_of(lowering: Lowering, node: fx.Node, source: fx.Node) -> Piece:
-    sizes, value, place = _read(lowering, source, node)
-    return Piece(sizes, value, tuple(place))
+def _copy_of(context: LoweringContext, node: fx.Node, source: fx.Node) -> PartialWrite:
+    sizes, value, index = _whole(context, source, node)
+    return PartialWrite(sizes, value, tuple(index))
 
 
-def _slice_written(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
-    target, source, *given = arguments(node)
-    axis = _axis(node, given[0] if given else 0)
+def _slice_scatter(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
+    target, source, *options = arguments(node)
+    axis = _axis(node, options[0] if options else 0)
     size = dims(node)[axis] or 0
-    start = int(given[1] or 0) if len(given) > 1 else 0
-    step = int(given[3]) if len(given) > 3 else 1
-    yield _all_of(lowering, node, target)
-    sizes, value, place = _read(lowering, source, node)
+    start = int(options[1] or 0) if len(options) > 1 else 0
+    step = int(options[3]) if len(options) > 3 else 1
+    yield _copy_of(context, node, target)
+    sizes, value, index = _whole(context, source, node)
     begin = min(max(start + (size if start < 0 else 0), 0), size)
-    place[axis] = (place[axis] or Index()).times(step).plus(Index(begin))
-    yield Piece(sizes, value, tuple(place), over=True)
+    index[axis] = (index[axis] or Index()).times(step).plus(Index(begin))
+    yield PartialWrite(sizes, value, tuple(index), overwrites=True)
 
 
-def _place_written(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
+def _select_scatter(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
     target, source, axis, number = arguments(node)
     axis = _axis(node, axis)
-    yield _all_of(lowering, node, target)
-    sizes, value, place = _read(lowering, source, node)
-    place.insert(axis, Index(int(number) % (dims(node)[axis] or 1)))
-    yield Piece(sizes, value, tuple(place), over=True)
+    yield _copy_of(context, node, target)
+    sizes, value, index = _whole(context, source, node)
+    index.insert(axis, Index(int(number) % (dims(node)[axis] or 1)))
+    yield PartialWrite(sizes, value, tuple(index), overwrites=True)
 
 
-def _diagonal_written(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
-    target, source, *given = arguments(node)
-    offset, one, other = (int(given[place]) if len(given) > place else max(place - 1, 0) for place in (0, 1, 2))
+def _diagonal_scatter(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
+    target, source, *options = arguments(node)
+    offset, one, other = (int(options[place]) if len(options) > place else max(place - 1, 0) for place in (0, 1, 2))
     axes = sorted([(_axis(node, one), max(-offset, 0)), (_axis(node, other), max(offset, 0))])
-    yield _all_of(lowering, node, target)
-    sizes, value, place = _read(lowering, source, node)
-    along = place.pop() or Index()
+    yield _copy_of(context, node, target)
+    sizes, value, index = _whole(context, source, node)
+    along = index.pop() or Index()
     for axis, shift in axes:
-        place.insert(axis, along.plus(Index(shift)))
-    yield Piece(sizes, value, tuple(place), over=True)
+        index.insert(axis, along.plus(Index(shift)))
+    yield PartialWrite(sizes, value, tuple(index), overwrites=True)
 
 
-def _padded(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
+def _pad(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
     """A constant all over, then the value; a negative border cuts it short."""
     source, borders = arguments(node)[:2]
     number: Any = arguments(node)[2] if len(arguments(node)) > 2 else 0
@@ -118,8 +118,8 @@ def _padded(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
         (behind if place % 2 else before)[count - 1 - place // 2] = int(border)
     if any((b or a) and size is None for b, a, size in zip(before, behind, dims(node), strict=True)):
         refuse(node, "adds rows")
-    whole = lowering.with_rows(node, lowering.variables(features(node)))
-    yield Piece(tuple(features(node)), Constant(number, dtype_of(node)), whole)
+    whole = context.with_rows(node, context.variables(features(node)))
+    yield PartialWrite(tuple(features(node)), Constant(number, dtype_of(node)), whole)
     sizes = [
         size + min(b, 0) + min(a, 0)
         for size, b, a in zip(dims(source), before, behind, strict=True)
@@ -127,17 +127,17 @@ def _padded(lowering: Lowering, node: fx.Node) -> Iterator[Piece]:
     ]
     if min(sizes, default=1) < 1:
         return
-    places = lowering.with_rows(node, lowering.variables(sizes))
+    places = context.with_rows(node, context.variables(sizes))
     there = tuple(p if p is None else p.plus(Index(max(-b, 0))) for p, b in zip(places, before, strict=True))
     here = tuple(p if p is None else p.plus(Index(max(b, 0))) for p, b in zip(places, before, strict=True))
-    yield Piece(tuple(sizes), cast(lowering.at(source, there), dtype_of(node)), here, over=True)
+    yield PartialWrite(tuple(sizes), cast(context.at(source, there), dtype_of(node)), here, overwrites=True)
 
 
-PIECES: dict[str, Callable[[Any, fx.Node], Iterator[Piece]]] = {
-    "cat": _joined,
-    "stack": _joined,
-    "slice_scatter": _slice_written,
-    "select_scatter": _place_written,
-    "diagonal_scatter": _diagonal_written,
-    "constant_pad_nd": _padded,
+PARTIAL_WRITES: dict[str, Callable[[LoweringContext, fx.Node], Iterator[PartialWrite]]] = {
+    "cat": _concatenate,
+    "stack": _concatenate,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "constant_pad_nd": _pad,
 }

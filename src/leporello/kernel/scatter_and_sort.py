@@ -1,8 +1,7 @@
-"""Operators that write to computed places, and sorting, as sums and searches over all places that could be meant.
+"""Scatter, indexed assignment, sort and top-k, as sums and searches over all positions.
 
-A kernel has no loop that writes wherever a number says: each value asks which of the sources are its own. That costs as
-many comparisons as there are sources and values together, so sorts of more than MOST values are left to others.
-Knows ATen's operators; knows nothing of graphs or memory.
+A block of a kernel never writes to a computed position. So every target element searches the sources for those that go
+to it: as many comparisons as there are pairs of both. Sorts of more than MAX_SORT_LENGTH values are left to torch.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.kernel.decomposition_rules import reshaped
+from leporello.kernel.decomposition_rules import DecompositionRule, reshaped
 from leporello.kernel.fx_nodes import dims, short
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 
 aten = torch.ops.aten
 
-MOST = 256
+MAX_SORT_LENGTH = 256
 
 
-def _places(size: int, axis: int, count: int, like: Tensor) -> Tensor:
+def _positions(size: int, axis: int, count: int, like: Tensor) -> Tensor:
     """0, 1, 2, ... along one of so many axes."""
-    found = aten.arange.default(size, dtype=torch.int64, device=like.device)
-    return aten.view.default(found, [size if place == axis else 1 for place in range(count)])
+    numbers = aten.arange.default(size, dtype=torch.int64, device=like.device)
+    return aten.view.default(numbers, [size if place == axis else 1 for place in range(count)])
 
 
 def _choose(condition: Tensor, one: Any, other: Any) -> Tensor:
@@ -37,8 +36,8 @@ def _choose(condition: Tensor, one: Any, other: Any) -> Tensor:
 # ---- scatter
 
 
-def _scattered(node: fx.Node) -> Callable[..., Any] | None:
-    """Along an axis, `index` says for each source where it goes; the last one that goes to a place stays there."""
+def _scatter(node: fx.Node) -> Callable[..., Any] | None:
+    """scatter, scatter_add: along an axis `index` says where each source goes; of several the last stays there."""
     target, axis, index = arguments(node)[:3]
     axis = int(axis) % len(dims(index))
     others = [place for place in range(len(dims(index))) if place != axis]
@@ -51,14 +50,16 @@ def _scattered(node: fx.Node) -> Callable[..., Any] | None:
         if isinstance(source, Tensor) and source.shape[axis] != size:
             source = aten.slice.Tensor(source, axis, 0, size)
         if size == 1 and not adds:
-            mine = aten.eq.Tensor(index, _places(target.shape[axis], axis, count, target))
+            mine = aten.eq.Tensor(index, _positions(target.shape[axis], axis, count, target))
             return _choose(mine, source, target)
         # an axis of targets in front of the axis of sources
-        mine = aten.eq.Tensor(aten.unsqueeze.default(index, axis), _places(target.shape[axis], axis, count + 1, target))
+        mine = aten.eq.Tensor(
+            aten.unsqueeze.default(index, axis), _positions(target.shape[axis], axis, count + 1, target)
+        )
         if adds:
             part = _choose(mine, aten.unsqueeze.default(source, axis), 0)
             return aten.add.Tensor(target, aten.sum.dim_IntList(part, [axis + 1]))
-        last = aten.amax.default(_choose(mine, _places(size, axis + 1, count + 1, target), -1), [axis + 1])
+        last = aten.amax.default(_choose(mine, _positions(size, axis + 1, count + 1, target), -1), [axis + 1])
         if isinstance(source, Tensor):
             source = aten.gather.default(source, axis, aten.clamp_min.default(last, 0))
         return _choose(aten.ge.Scalar(last, 0), source, target)
@@ -66,8 +67,8 @@ def _scattered(node: fx.Node) -> Callable[..., Any] | None:
     return rule
 
 
-def _index_added(node: fx.Node) -> Callable[..., Any] | None:
-    """The same with one list of places for all."""
+def _index_add(node: fx.Node) -> Callable[..., Any] | None:
+    """The same with one list of positions for all."""
     if dims(node)[int(arguments(node)[1]) % len(dims(node))] is None:
         return None
 
@@ -75,7 +76,7 @@ def _index_added(node: fx.Node) -> Callable[..., Any] | None:
         axis, count = axis % target.dim(), target.dim()
         mine = aten.eq.Tensor(
             aten.view.default(index, [index.shape[0] if place == axis + 1 else 1 for place in range(count + 1)]),
-            _places(target.shape[axis], axis, count + 1, target),
+            _positions(target.shape[axis], axis, count + 1, target),
         )
         part = aten.sum.dim_IntList(_choose(mine, aten.unsqueeze.default(source, axis), 0), [axis + 1])
         return aten.add.Tensor(target, part if alpha == 1 else aten.mul.Tensor(part, alpha))
@@ -84,17 +85,19 @@ def _index_added(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _index_put(node: fx.Node) -> Callable[..., Any] | None:
-    """target[:, numbers] = values: numbers stand in the place of axes that lie beside each other."""
-    target, given = arguments(node)[:2]
-    chosen = [axis for axis, numbers in enumerate(given) if numbers is not None]
+    """target[:, numbers] = values: tensors of numbers stand for adjacent axes."""
+    target, indices = arguments(node)[:2]
+    chosen = [axis for axis, numbers in enumerate(indices) if numbers is not None]
     if chosen != list(range(chosen[0], chosen[0] + len(chosen))) or any(
-        dims(target)[axis] is None or given[axis].meta["val"].dtype == torch.bool or has_rows(given[axis].meta["val"])
+        dims(target)[axis] is None
+        or indices[axis].meta["val"].dtype == torch.bool
+        or has_rows(indices[axis].meta["val"])
         for axis in chosen
     ):
         return None
 
-    def rule(target: Tensor, given: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-        lists = torch.broadcast_tensors(*(numbers for numbers in given if numbers is not None))
+    def rule(target: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+        lists = torch.broadcast_tensors(*(numbers for numbers in indices if numbers is not None))
         first, wide, count = chosen[0], lists[0].dim(), target.dim()
         sources = lists[0].numel()
         # [before, numbers, behind] -> [before, 1 for each chosen axis, behind, all numbers]
@@ -109,12 +112,12 @@ def _index_put(node: fx.Node) -> Callable[..., Any] | None:
             size = target.shape[axis]
             numbers = reshaped(numbers, [*[1] * count, sources])
             numbers = _choose(aten.lt.Scalar(numbers, 0), aten.add.Scalar(numbers, size), numbers)
-            own = aten.eq.Tensor(numbers, _places(size, axis, count + 1, target))
+            own = aten.eq.Tensor(numbers, _positions(size, axis, count + 1, target))
             mine = own if mine is None else aten.logical_and.default(mine, own)
         assert mine is not None
         if accumulate:
             return aten.add.Tensor(target, aten.sum.dim_IntList(_choose(mine, values, 0), [count]))
-        last = aten.amax.default(_choose(mine, _places(sources, count, count + 1, target), -1), [count], True)
+        last = aten.amax.default(_choose(mine, _positions(sources, count, count + 1, target), -1), [count], True)
         picked = aten.gather.default(
             aten.expand.default(values, [*target.shape, sources]),
             count,
@@ -128,48 +131,48 @@ def _index_put(node: fx.Node) -> Callable[..., Any] | None:
 # ---- order
 
 
-def _sorted(node: fx.Node) -> Callable[..., Any] | None:
-    """A value's place is the number of values before it; NaN counts as the largest, equal ones keep their order."""
+def _sort(node: fx.Node) -> Callable[..., Any] | None:
+    """A value's rank is the number of values before it; NaN counts as the largest, equal ones keep their order."""
     source = arguments(node)[0]
     count = len(dims(source))
     few = short(node) == "topk"
-    given = list(arguments(node)[2 if few else 1 :])
+    options = list(arguments(node)[2 if few else 1 :])
     if short(node) == "sort" and isinstance(node.kwargs.get("stable"), bool):
-        given = [node.kwargs.get("dim", -1), node.kwargs.get("descending", False)]
-    axis = int(given[0] if given else -1) % max(count, 1)
-    down = bool(given[1]) if len(given) > 1 else few
-    if not count or dims(source)[axis] is None or (dims(source)[axis] or 0) > MOST:
+        options = [node.kwargs.get("dim", -1), node.kwargs.get("descending", False)]
+    axis = int(options[0] if options else -1) % max(count, 1)
+    descending = bool(options[1]) if len(options) > 1 else few
+    if not count or dims(source)[axis] is None or (dims(source)[axis] or 0) > MAX_SORT_LENGTH:
         return None
 
-    def rule(value: Tensor, *given: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    def rule(value: Tensor, *others: Any, **options: Any) -> tuple[Tensor, Tensor]:
         size = value.shape[axis]
         one, other = aten.unsqueeze.default(value, axis + 1), aten.unsqueeze.default(value, axis)
         # [..., mine, theirs, ...]: whether theirs stands before mine
-        mine, theirs = _places(size, axis, count + 1, value), _places(size, axis + 1, count + 1, value)
-        before = aten.gt.Tensor(other, one) if down else aten.lt.Tensor(other, one)
+        mine, theirs = _positions(size, axis, count + 1, value), _positions(size, axis + 1, count + 1, value)
+        before = aten.gt.Tensor(other, one) if descending else aten.lt.Tensor(other, one)
         equal = aten.eq.Tensor(other, one)
         if value.is_floating_point():
             mine_is, theirs_is = aten.isnan.default(one), aten.isnan.default(other)
-            only = (theirs_is, mine_is) if down else (mine_is, theirs_is)
+            only = (theirs_is, mine_is) if descending else (mine_is, theirs_is)
             before = aten.logical_or.default(
                 before, aten.logical_and.default(only[0], aten.logical_not.default(only[1]))
             )
             equal = aten.logical_or.default(equal, aten.logical_and.default(mine_is, theirs_is))
         before = aten.logical_or.default(before, aten.logical_and.default(equal, aten.lt.Tensor(theirs, mine)))
         rank = aten.sum.dim_IntList(_choose(before, 1, 0), [axis + 1])
-        kept = int(given[0]) if few else size
-        here = aten.eq.Tensor(aten.unsqueeze.default(rank, axis), _places(kept, axis, count + 1, value))
-        index = aten.sum.dim_IntList(_choose(here, _places(size, axis + 1, count + 1, value), 0), [axis + 1])
+        kept = int(others[0]) if few else size
+        here = aten.eq.Tensor(aten.unsqueeze.default(rank, axis), _positions(kept, axis, count + 1, value))
+        index = aten.sum.dim_IntList(_choose(here, _positions(size, axis + 1, count + 1, value), 0), [axis + 1])
         return aten.gather.default(value, axis, index), index
 
     return rule
 
 
-# ---- places that are known
+# ---- known positions
 
 
-def _rolled(node: fx.Node) -> Callable[..., Any] | None:
-    """The end in front of the beginning."""
+def _roll(node: fx.Node) -> Callable[..., Any] | None:
+    """roll: the end is put in front of the beginning."""
     axes = arguments(node)[2] if len(arguments(node)) > 2 else []
     if not axes or any(dims(node)[axis] is None for axis in axes):
         return None
@@ -190,14 +193,14 @@ def _unguarded(node: fx.Node) -> Callable[..., Any]:
     return {"_unsafe_index": aten.index.Tensor, "_unsafe_index_put": aten.index_put.default}[short(node)]
 
 
-SCATTERING: dict[str, Callable[[fx.Node], Callable[..., Any] | None]] = {
-    "scatter": _scattered,
-    "scatter_add": _scattered,
-    "index_add": _index_added,
+SCATTER_AND_SORT: dict[str, DecompositionRule] = {
+    "scatter": _scatter,
+    "scatter_add": _scatter,
+    "index_add": _index_add,
     "index_put": _index_put,
-    "sort": _sorted,
-    "topk": _sorted,
-    "roll": _rolled,
+    "sort": _sort,
+    "topk": _sort,
+    "roll": _roll,
     "_unsafe_index": _unguarded,
     "_unsafe_index_put": _unguarded,
 }

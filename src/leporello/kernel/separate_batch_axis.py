@@ -1,9 +1,9 @@
-"""Rows apart: a graph in which no axis is rows times features.
+"""Separates the batch axis from feature axes: a graph in which no axis is rows times features.
 
-`nn.Linear` on [rows, heads, features], attention and einsum look at rows and heads as one axis, multiply, and part them
-again. Here each such axis stays parted into its factors: products become products of heads with one matrix, or sums of
-products. Knows graphs and ATen's operators; where one does something else to such an axis, the value stays as it was
-and is refused by name later.
+`nn.Linear` on [rows, heads, features], attention and einsum view rows and heads as one merged axis, multiply, and split
+it again. Here each such axis stays split into its factors: products become products of heads with one matrix, or sums
+of products. Where an operator does something else to a merged axis, the value stays as it was, and lowering refuses it
+by name.
 """
 
 from __future__ import annotations
@@ -15,298 +15,295 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.kernel.expressions import BINARY, POINTWISE, REDUCTIONS, UNARY
+from leporello.kernel.expressions import POINTWISE, PRODUCTS, REDUCTIONS
 from leporello.kernel.fx_nodes import short
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
 
 aten = torch.ops.aten
 
-Factors = tuple[int | None, ...]  # of one axis, None for the rows
-Layout = tuple[Factors, ...]  # of all axes
-SAME = {"clone", "alias", "detach", "stop", "_to_copy", "convert_element_type", "contiguous"}
-SHAPED = {"view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"}
+Factors = tuple[int | None, ...]  # the sizes that one axis is the product of; None for the rows
+AxisFactors = tuple[Factors, ...]  # of all axes of a value
+Factored = tuple[fx.Node, AxisFactors]  # a value with every factor as an axis, and which axes of the original they make
+COPIES = {"clone", "alias", "detach", "stop", "contiguous"}
+RESHAPES = {"view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"}
 
 
-def rows_apart(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
-    """A copy of a graph with every axis of rows and features parted, as far as can be."""
+def separate_batch_axis(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
+    """A copy of a graph with every axis of rows and features split, as far as possible."""
     graph, _ = copied(graph)
-    parting = _Parting(graph, family)
+    separation = _Separation(graph, family)
     for node in [node for node in graph.nodes if node.op == "call_function"]:
-        parting.treat(node)
+        separation.visit(node)
     graph.eliminate_dead_code()
     graph.lint()
     return graph
 
 
-class _Parting:
-    """A graph while it is changed.
+class _Separation:
+    """A graph while its merged axes are split.
 
-    parted   for a value with such an axis: the value with its factors as axes, and which axis is made of which
+    factored   for each value with a merged axis, the value with its factors as axes
     """
 
     def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
         self.graph, self.family = graph, family
         self.rows = next(iter(graph.nodes))
-        self.parted: dict[fx.Node, tuple[fx.Node, Layout]] = {}
+        self.factored: dict[fx.Node, Factored] = {}
 
-    def treat(self, node: fx.Node) -> None:
+    def visit(self, node: fx.Node) -> None:
+        """Split the merged axis of a value, or compute a value without one from the split ones."""
         value = node.meta["val"]
         merged = isinstance(value, Tensor) and has_rows(value) and clean_row_axis(value) is None
-        if not merged and not any(source in self.parted for source in node.all_input_nodes):
+        if not merged and not any(source in self.factored for source in node.all_input_nodes):
             return
         rule = next((rule for names, rule in RULES if short(node) in names), None)
         if rule is None or not isinstance(value, Tensor):
             return
         with self.graph.inserting_before(node):
-            found = rule(self, node)
-        if found is None:
+            result = rule(self, node)
+        if result is None:
             return
-        new, layout = found
+        new, axes = result
         new.meta["label"], new.meta["line"] = node.meta.get("label"), node.meta.get("line")
         if merged:
-            self.parted[node] = found
+            self.factored[node] = result
             return
         with self.graph.inserting_before(node):
-            if any(len(factors) != 1 for factors in layout):
-                new = self.call(aten.view.default, new, self.sizes(layout))
+            if any(len(factors) != 1 for factors in axes):
+                new = self.call(aten.view.default, new, self.sizes(axes))
         node.replace_all_uses_with(new)
 
     def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
         return call(self.graph, self.family, target, *args, **options)
 
-    def form(self, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-        """A value with its factors as axes; None where rows and features could not be parted."""
-        if node in self.parted:
-            return self.parted[node]
+    def factors_of(self, node: fx.Node) -> Factored | None:
+        """A value with its factors as axes; None where rows and features could not be split."""
+        if node in self.factored:
+            return self.factored[node]
         value = node.meta["val"]
         rows = clean_row_axis(value)
         if has_rows(value) and rows is None:
             return None
         return node, tuple((None,) if axis == rows else (int(size),) for axis, size in enumerate(value.shape))
 
-    def sizes(self, layout: Layout) -> list[Any]:
-        """One size per axis; no axis is rows and features."""
-        return [self.rows if factors == (None,) else math.prod(size or 1 for size in factors) for factors in layout]
+    def sizes(self, axes: AxisFactors) -> list[Any]:
+        """One size per axis, where no axis is merged."""
+        return [self.rows if factors == (None,) else math.prod(size or 1 for size in factors) for factors in axes]
 
     def viewed(self, node: fx.Node, factors: Sequence[int | None]) -> fx.Node:
-        """A value in another shape, features only parted and joined."""
-        return self.call(aten.view.default, self.plain(node), [self.rows if f is None else f for f in factors])
+        """A value in another shape: features are merged and split, the rows stay an axis of their own."""
+        contiguous = self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+        return self.call(aten.view.default, contiguous, [self.rows if f is None else f for f in factors])
 
-    def plain(self, node: fx.Node) -> fx.Node:
-        return self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
-
-    def like(self, form: tuple[fx.Node, Layout], layout: Layout) -> fx.Node | None:
-        """A value made ready to meet others of this layout: its axes parted as theirs, ones where it has none."""
-        node, own = form
+    def broadcastable(self, value: Factored, axes: AxisFactors) -> fx.Node | None:
+        """A value in a shape that broadcasts to these axes, split as they are; None where that cannot be."""
+        node, present = value
         shape: list[int | None] = []
-        for factors, wanted in zip(own, layout[len(layout) - len(own) :], strict=True):
+        for factors, wanted in zip(present, axes[len(axes) - len(present) :], strict=True):
             if factors == wanted:
                 shape += wanted
             elif factors == (1,):
                 shape += [1] * len(wanted)
-            elif (
-                None in factors or None in wanted or math.prod(map(_number, factors)) != math.prod(map(_number, wanted))
-            ):
+            elif None in factors or None in wanted or _product(factors) != _product(wanted):
                 return None
             else:
                 shape += wanted
-        return node if tuple(shape) == _flat(own) else self.viewed(node, shape)
+        return node if tuple(shape) == _flat(present) else self.viewed(node, shape)
 
 
-def _number(size: int | None) -> int:
-    return 1 if size is None else size
+def _product(factors: Factors) -> int:
+    """Of the features among some factors."""
+    return math.prod(1 if size is None else size for size in factors)
 
 
-def _flat(layout: Sequence[Factors]) -> Factors:
-    return tuple(size for factors in layout for size in factors)
+def _flat(axes: Sequence[Factors]) -> Factors:
+    return tuple(size for factors in axes for size in factors)
 
 
-# ---- rules: a value of the same meaning with its factors as axes, and its layout; None where none fits
+def _positions(axes: AxisFactors, chosen: Sequence[int]) -> list[int]:
+    """Of the factors of some axes, among all factors."""
+    starts = [sum(map(len, axes[:axis])) for axis in range(len(axes))]
+    return [starts[axis] + place for axis in chosen for place in range(len(axes[axis]))]
 
 
-def _viewed(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    form = parting.form(arguments(node)[0])
-    if form is None:
+# ---- rules: the same value with its factors as axes; None where no such value is known
+
+
+def _reshape(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    if value is None:
         return None
-    source, layout = form
-    waiting, found = [size for size in _flat(layout) if size != 1], []
+    source, axes = value
+    remaining, new_axes = [size for size in _flat(axes) if size != 1], []
     for size in node.meta["val"].shape:
-        factors = _taken(waiting, size, parting.family.rows)
+        factors = _take_factors(remaining, size, separation.family.rows)
         if factors is None:
             return None
-        found.append(factors)
-    if waiting:
+        new_axes.append(factors)
+    if remaining:
         return None
-    new = parting.viewed(source, _flat(found))
-    return new, tuple(found)
+    return separation.viewed(source, _flat(new_axes)), tuple(new_axes)
 
 
-def _taken(waiting: list[int | None], size: Any, rows: Any) -> Factors | None:
-    """Take the factors of one axis off those that are left; a feature may have to be parted."""
-    many = not isinstance(size, int)
-    left = _multiple(size, rows) if many else size
-    found: list[int | None] = []
-    while waiting and (left != 1 or many):
-        first = waiting.pop(0)
+def _take_factors(remaining: list[int | None], size: Any, rows: Any) -> Factors | None:
+    """Take the factors of an axis of this size off the front of the remaining ones; a feature may have to be split."""
+    needs_rows = not isinstance(size, int)
+    rest = _multiple_of_rows(size, rows) if needs_rows else size
+    factors: list[int | None] = []
+    while remaining and (rest != 1 or needs_rows):
+        first = remaining.pop(0)
         if first is None:
-            if not many:
+            if not needs_rows:
                 return None
-            many = False
-        elif left % first == 0:
-            left //= first
-        elif first % left == 0 and left > 1:
-            waiting.insert(0, first // left)
-            first, left = left, 1
+            needs_rows = False
+        elif rest % first == 0:
+            rest //= first
+        elif first % rest == 0 and rest > 1:
+            remaining.insert(0, first // rest)
+            first, rest = rest, 1
         else:
             return None
-        found.append(first)
-    if left != 1 or many:
+        factors.append(first)
+    if rest != 1 or needs_rows:
         return None
-    return tuple(found) or (1,)
+    return tuple(factors) or (1,)
 
 
-def _multiple(size: Any, rows: Any) -> int:
-    """How many times the rows a size is."""
+def _multiple_of_rows(size: Any, rows: Any) -> int:
+    """By which number the rows are multiplied in a symbolic size."""
     return int((size.node.expr / rows.node.expr).simplify())
 
 
-def _pointwise(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    forms = [parting.form(source) for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
-    whole = [form for form in forms if form is not None and len(form[1]) == node.meta["val"].dim()]
-    layout = next((form[1] for form in whole if any(None in f and len(f) > 1 for f in form[1])), None)
-    if layout is None or None in forms:
-        return None
+def _pointwise(separation: _Separation, node: fx.Node) -> Factored | None:
     sources = [source for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
-    instead = {source: parting.like(form, layout) for source, form in zip(sources, forms, strict=True) if form}
-    if None in instead.values():
+    values = [separation.factors_of(source) for source in sources]
+    full = [value[1] for value in values if value is not None and len(value[1]) == node.meta["val"].dim()]
+    axes = next((axes for axes in full if any(None in factors and len(factors) > 1 for factors in axes)), None)
+    if axes is None or None in values:
         return None
-    args, options = fx.map_arg((node.args, node.kwargs), lambda source: instead.get(source, source))
-    new = parting.call(node.target, *args, **options)  # type: ignore[arg-type]
-    shape, found, place = new.meta["val"].shape, [], 0
-    for factors in layout:
-        own = shape[place : place + len(factors)]
-        found.append(tuple(None if not isinstance(size, int) else size for size in own))
-        place += len(factors)
-    return new, tuple(found)
+    replacements = {
+        source: separation.broadcastable(value, axes) for source, value in zip(sources, values, strict=True) if value
+    }
+    if None in replacements.values():
+        return None
+    args, options = fx.map_arg((node.args, node.kwargs), lambda source: replacements.get(source, source))
+    new = separation.call(node.target, *args, **options)  # type: ignore[arg-type]
+    shape = iter(new.meta["val"].shape)
+    sizes = [[next(shape) for _ in factors] for factors in axes]
+    return new, tuple(tuple(size if isinstance(size, int) else None for size in own) for own in sizes)
 
 
-def _reduced(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    form = parting.form(arguments(node)[0])
-    asked = arguments(node)[1] if len(arguments(node)) > 1 else None
-    if form is None or asked is None or asked == []:
+def _reduction(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    argument = arguments(node)[1] if len(arguments(node)) > 1 else None
+    if value is None or argument is None or argument == []:
         return None
-    source, layout = form
-    one = not isinstance(asked, (list, tuple))
-    axes = [axis % len(layout) for axis in ([asked] if one else asked)]
-    kept = bool(arguments(node)[2]) if len(arguments(node)) > 2 else bool(node.kwargs.get("keepdim", False))
-    if any(None in layout[axis] for axis in axes) or (one and len(layout[axes[0]]) != 1):
+    source, axes = value
+    single = not isinstance(argument, (list, tuple))
+    reduced = [axis % len(axes) for axis in ([argument] if single else argument)]
+    keepdim = bool(arguments(node)[2]) if len(arguments(node)) > 2 else bool(node.kwargs.get("keepdim", False))
+    if any(None in axes[axis] for axis in reduced) or (single and len(axes[reduced[0]]) != 1):
         return None
-    starts = [sum(map(len, layout[:axis])) for axis in range(len(layout))]
-    places = [starts[axis] + place for axis in axes for place in range(len(layout[axis]))]
-    new = parting.call(node.target, source, places[0] if one else places, kept, **node.kwargs)  # type: ignore[arg-type]
-    found = [((1,) * len(f) if axis in axes else f) for axis, f in enumerate(layout) if kept or axis not in axes]
-    return new, tuple(found)
+    places = _positions(axes, reduced)
+    new = separation.call(node.target, source, places[0] if single else places, keepdim, **node.kwargs)  # type: ignore[arg-type]
+    kept = [(axis, factors) for axis, factors in enumerate(axes) if keepdim or axis not in reduced]
+    return new, tuple((1,) * len(factors) if axis in reduced else factors for axis, factors in kept)
 
 
-def _permuted(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    form = parting.form(arguments(node)[0])
-    if form is None:
+def _permute(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    if value is None:
         return None
-    source, layout = form
-    order = list(range(len(layout)))
+    source, axes = value
+    order = list(range(len(axes)))
     if short(node) == "permute":
-        order = [axis % len(layout) for axis in arguments(node)[1]]
+        order = [axis % len(axes) for axis in arguments(node)[1]]
     else:
         one, other = arguments(node)[1:3] if short(node) == "transpose" else (0, -1)
         order[one], order[other] = order[other], order[one]
-    starts = [sum(map(len, layout[:axis])) for axis in range(len(layout))]
-    places = [starts[axis] + place for axis in order for place in range(len(layout[axis]))]
-    return parting.call(aten.permute.default, source, places), tuple(layout[axis] for axis in order)
+    new = separation.call(aten.permute.default, source, _positions(axes, order))
+    return new, tuple(axes[axis] for axis in order)
 
 
-def _unsqueezed(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    form = parting.form(arguments(node)[0])
-    if form is None:
+def _unsqueeze(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    if value is None:
         return None
-    source, layout = form
-    axis = arguments(node)[1] % (len(layout) + 1)
-    new = parting.call(aten.unsqueeze.default, source, sum(map(len, layout[:axis])))
-    return new, (*layout[:axis], (1,), *layout[axis:])
+    source, axes = value
+    axis = arguments(node)[1] % (len(axes) + 1)
+    new = separation.call(aten.unsqueeze.default, source, sum(map(len, axes[:axis])))
+    return new, (*axes[:axis], (1,), *axes[axis:])
 
 
-def _expanded(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
-    form = parting.form(arguments(node)[0])
-    if form is None:
+def _expand(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    if value is None:
         return None
-    source, layout = form
+    source, axes = value
     sizes = node.meta["val"].shape
-    new = sizes[: len(sizes) - len(layout)]
-    found: list[Factors] = [(size,) for size in new]
-    for factors, size in zip(layout, sizes[len(new) :], strict=True):
-        found.append((size,) if factors == (1,) else factors)
-    if not all(isinstance(size, int) or size is None for size in _flat(found)):
-        return None  # spread over rows
-    wanted = [parting.rows if size is None else size for size in _flat(found)]
-    return parting.call(aten.expand.default, source, wanted), tuple(found)
+    leading = sizes[: len(sizes) - len(axes)]
+    new_axes: list[Factors] = [(size,) for size in leading]
+    for factors, size in zip(axes, sizes[len(leading) :], strict=True):
+        new_axes.append((size,) if factors == (1,) else factors)
+    if not all(isinstance(size, int) or size is None for size in _flat(new_axes)):
+        return None  # expanded over rows
+    shape = [separation.rows if size is None else size for size in _flat(new_axes)]
+    return separation.call(aten.expand.default, source, shape), tuple(new_axes)
 
 
-def _multiplied(parting: _Parting, node: fx.Node) -> tuple[fx.Node, Layout] | None:
+def _multiply(separation: _Separation, node: fx.Node) -> Factored | None:
     """mm, bmm: rows and heads with a matrix that is one for all, or two values of a row."""
-    forms = [parting.form(argument) for argument in arguments(node)]
-    if forms[0] is None or forms[1] is None:
+    one, other = (separation.factors_of(argument) for argument in arguments(node))
+    if one is None or other is None:
         return None
-    (left, one), (right, other) = forms[0], forms[1]
-    if short(node) == "mm" and None not in _flat(other):
-        return _by_matrix(parting, left, one, right, other[1])
-    if short(node) == "mm" and None not in _flat(one):
-        turned = parting.call(
-            aten.permute.default, right, [*range(len(other[0]), len(_flat(other))), *range(len(other[0]))]
-        )
-        matrix = parting.call(aten.permute.default, left, [1, 0])
-        found = _by_matrix(parting, turned, (other[1], other[0]), matrix, one[0])
-        new, layout = found
-        count = len(layout[0])
-        return parting.call(aten.permute.default, new, [count, *range(count)]), (layout[1], layout[0])
-    if short(node) == "bmm" and one[0] == other[0] and all(len(f) == 1 for f in (*one[1:], *other[1:])):
-        count = len(one[0])  # [..., n, k] and [..., k, m]: a sum over k
-        products = parting.call(
+    (left, left_axes), (right, right_axes) = one, other
+    if short(node) == "mm" and None not in _flat(right_axes):
+        return _by_matrix(separation, left, left_axes, right, right_axes[1])
+    if short(node) == "mm" and None not in _flat(left_axes):
+        order = [*range(len(right_axes[0]), len(_flat(right_axes))), *range(len(right_axes[0]))]
+        transposed = separation.call(aten.permute.default, right, order)
+        matrix = separation.call(aten.permute.default, left, [1, 0])
+        new, axes = _by_matrix(separation, transposed, (right_axes[1], right_axes[0]), matrix, left_axes[0])
+        count = len(axes[0])
+        return separation.call(aten.permute.default, new, [count, *range(count)]), (axes[1], axes[0])
+    features = (*left_axes[1:], *right_axes[1:])
+    if short(node) == "bmm" and left_axes[0] == right_axes[0] and all(len(factors) == 1 for factors in features):
+        count = len(left_axes[0])  # [..., n, k] and [..., k, m]: a sum over k
+        products = separation.call(
             aten.mul.Tensor,
-            parting.call(aten.unsqueeze.default, left, count + 2),
-            parting.call(aten.unsqueeze.default, right, count),
+            separation.call(aten.unsqueeze.default, left, count + 2),
+            separation.call(aten.unsqueeze.default, right, count),
         )
-        return parting.call(aten.sum.dim_IntList, products, [count + 1]), (one[0], one[1], other[2])
+        new_axes = (left_axes[0], left_axes[1], right_axes[2])
+        return separation.call(aten.sum.dim_IntList, products, [count + 1]), new_axes
     return None
 
 
-def _by_matrix(
-    parting: _Parting, left: fx.Node, layout: Layout, matrix: fx.Node, outer: Factors
-) -> tuple[fx.Node, Layout]:
-    """[rows and heads, k] with [k, n]: every head with the same matrix."""
-    front = layout[0]
+def _by_matrix(separation: _Separation, left: fx.Node, axes: AxisFactors, matrix: fx.Node, outer: Factors) -> Factored:
+    """[rows and heads, k] times [k, n]: every head times the same matrix."""
+    front = axes[0]
     heads = [place for place, size in enumerate(front) if size is not None]
-    count, inner = math.prod(_number(front[place]) for place in heads), math.prod(map(_number, layout[1]))
+    count, inner = _product(front), _product(axes[1])
     order = [*heads, front.index(None)]
-    turned = parting.call(aten.permute.default, left, [*order, *range(len(front), len(front) + len(layout[1]))])
-    factor = parting.viewed(turned, [count, None, inner])
-    spread = parting.call(
-        aten.expand.default, parting.call(aten.unsqueeze.default, matrix, 0), [count, *matrix.meta["val"].shape]
+    heads_first = separation.call(aten.permute.default, left, [*order, *range(len(front), len(front) + len(axes[1]))])
+    factor = separation.viewed(heads_first, [count, None, inner])
+    expanded = separation.call(
+        aten.expand.default, separation.call(aten.unsqueeze.default, matrix, 0), [count, *matrix.meta["val"].shape]
     )
-    product = parting.call(aten.bmm.default, factor, spread)
-    parts = parting.viewed(product, [*(front[place] for place in heads), None, *outer])
+    product = separation.call(aten.bmm.default, factor, expanded)
+    parts = separation.viewed(product, [*(front[place] for place in heads), None, *outer])
     back = [order.index(place) for place in range(len(front))]
-    return parting.call(aten.permute.default, parts, [*back, *range(len(front), len(front) + len(outer))]), (
-        front,
-        outer,
-    )
+    new = separation.call(aten.permute.default, parts, [*back, *range(len(front), len(front) + len(outer))])
+    return new, (front, outer)
 
 
-RULES: list[tuple[set[str], Callable[[_Parting, fx.Node], tuple[fx.Node, Layout] | None]]] = [
-    (SHAPED, _viewed),
-    ({*UNARY, *BINARY, *POINTWISE, *SAME}, _pointwise),
-    (REDUCTIONS, _reduced),
-    ({"permute", "transpose", "t"}, _permuted),
-    ({"unsqueeze"}, _unsqueezed),
-    ({"expand"}, _expanded),
-    ({"mm", "bmm"}, _multiplied),
+RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | None]]] = [
+    (RESHAPES, _reshape),
+    ({*POINTWISE, *COPIES}, _pointwise),
+    (REDUCTIONS, _reduction),
+    ({"permute", "transpose", "t"}, _permute),
+    ({"unsqueeze"}, _unsqueeze),
+    ({"expand"}, _expand),
+    (PRODUCTS, _multiply),
 ]

@@ -1,90 +1,65 @@
-"""Views as what they do to an index: the value stays where it is, and is read at another place.
+"""Views as what they do to an index: the value stays where it is, and is read at another position.
 
-Knows ATen's views; knows nothing of memory or of targets.
+A rule of `VIEWS` takes the operator and the index at which its value is wanted, and gives the expression there: that of
+its argument at another index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable
+from typing import Any
 
-import torch
 from torch import fx
 
-from leporello.kernel.description import Apply, Expression, Index, dtype_of_expression, flat, unflat
+from leporello.kernel.description import Expression
 from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
+from leporello.kernel.index import Index, row_major, split_row_major
+from leporello.kernel.lowering_context import LoweringContext, Positions, cast
 from leporello.loop.graph import arguments
 
-if TYPE_CHECKING:
-    from leporello.kernel.lower import Lowering
+SPLITS = {"split", "split_with_sizes", "chunk", "unbind"}  # have several results, which are read through getitem
 
-Places = tuple[Index | None, ...]
-
-
-def cast(value: Expression, dtype: torch.dtype) -> Expression:
-    """A value in another type, where it has another."""
-    return value if dtype_of_expression(value) == dtype else Apply("cast", (value,), dtype)
+IndexRule = Callable[[fx.Node, list[Index | None]], list[Index | None]]  # of a view: to an index of its argument
+ViewRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
 
-def same(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    return cast(lowering.at(arguments(node)[0], index), dtype_of(node))
+def same_value(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+    """The first argument, in the operator's type."""
+    return cast(context.at(arguments(node)[0], index), dtype_of(node))
 
 
-def copied(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    """The second argument in the shape and type of the first."""
-    source = arguments(node)[1]
-    return cast(lowering.at(source, tuple(_spread(source, list(index)))), dtype_of(node))
+def broadcast(source: fx.Node, index: Positions | list[Index | None]) -> list[Index | None]:
+    """The index of a value that is broadcast to a larger shape, from an index of that shape."""
+    sizes = dims(source)
+    behind = index[len(index) - len(sizes) :]
+    return [
+        None if size is None else Index() if size == 1 else position
+        for size, position in zip(sizes, behind, strict=True)
+    ]
 
 
-def seen(places: Callable[[fx.Node, list[Index | None]], Sequence[Index | None]]) -> Any:
-    def rule(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-        return lowering.at(arguments(node)[0], tuple(places(node, list(index))))
+def _by_index(rule: IndexRule) -> ViewRule:
+    """A view that only moves the index."""
 
-    return rule
+    def view(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+        return context.at(arguments(node)[0], tuple(rule(node, list(index))))
 
-
-def reshaped(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    """Axes before and behind the rows are joined and parted, each side for itself."""
-    source = arguments(node)[0]
-    assert isinstance(source, fx.Node)
-    if dtype_of(source) != dtype_of(node):
-        refuse(node, "reads bits as another type")
-    before, after = dims(source), dims(node)
-    rows = before.index(None) if None in before else None
-    if rows is None or None not in after:
-        if rows is not None or None in after:
-            refuse(node)
-        sides = [((0, len(before)), (0, len(after)))]
-    else:
-        own = after.index(None)
-        sides = [((0, rows), (0, own)), ((rows + 1, len(before)), (own + 1, len(after)))]
-    places: list[Index | None] = []
-    for number, ((a, b), (c, d)) in enumerate(sides):
-        sizes, wanted = [size or 1 for size in before[a:b]], [size or 1 for size in after[c:d]]
-        if _count(sizes) != _count(wanted):
-            refuse(node)
-        if number:
-            places.append(None)
-        places += unflat(flat([place or Index() for place in index[c:d]], wanted), sizes, lowering.ranges)
-    return lowering.at(source, tuple(places))
+    return view
 
 
-def _count(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+# ---- the order of axes, and axes of size one
 
 
-def permuted(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _permute(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     order = [axis % len(index) for axis in arguments(node)[1]]
-    places: list[Index | None] = [None] * len(index)
-    for place, axis in zip(index, order, strict=True):
-        places[axis] = place
-    return places
+    positions: list[Index | None] = [None] * len(index)
+    for position, axis in zip(index, order, strict=True):
+        positions[axis] = position
+    return positions
 
 
-def swapped(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _transpose(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     if len(index) < 2:
         return index
     one, other = (int(axis) % len(index) for axis in arguments(node)[1:3]) if len(arguments(node)) > 2 else (0, 1)
@@ -92,31 +67,38 @@ def swapped(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def unsqueezed(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _unsqueeze(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     index.pop(int(arguments(node)[1]) % len(index))
     return index
 
 
-def squeezed(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _squeeze(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     source: Any = arguments(node)[0]
     sizes = dims(source)
-    asked = arguments(node)[1] if len(arguments(node)) > 1 else [axis for axis, size in enumerate(sizes) if size == 1]
-    axes = {int(axis) % len(sizes) for axis in (asked if isinstance(asked, (list, tuple)) else [asked])}
-    waiting = iter(index)
-    return [Index() if axis in axes and size == 1 else next(waiting) for axis, size in enumerate(sizes)]
+    axes = arguments(node)[1] if len(arguments(node)) > 1 else [axis for axis, size in enumerate(sizes) if size == 1]
+    removed = {int(axis) % len(sizes) for axis in (axes if isinstance(axes, (list, tuple)) else [axes])}
+    positions = iter(index)
+    return [Index() if axis in removed and size == 1 else next(positions) for axis, size in enumerate(sizes)]
 
 
-def expanded(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    return _spread(arguments(node)[0], index)
+def _expand(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+    return broadcast(arguments(node)[0], index)
 
 
-def _spread(source: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    own = dims(source)
-    behind = index[len(index) - len(own) :]
-    return [None if size is None else Index() if size == 1 else place for size, place in zip(own, behind, strict=True)]
+def _broadcast_in_dim(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+    """Each axis of the source becomes the axis that `order` names."""
+    source: Any = arguments(node)[0]
+    order: Any = arguments(node)[2]
+    return [
+        None if size is None else Index() if size == 1 else index[axis]
+        for size, axis in zip(dims(source), order, strict=True)
+    ]
 
 
-def selected(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+# ---- parts of a value
+
+
+def _select(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     source: Any = arguments(node)[0]
     axis = int(arguments(node)[1]) % len(dims(source))
     size = dims(source)[axis]
@@ -126,7 +108,7 @@ def selected(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def sliced(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _slice(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     source: Any = arguments(node)[0]
     axis = int(arguments(node)[1]) if len(arguments(node)) > 1 else 0
     axis %= len(index)
@@ -142,17 +124,7 @@ def sliced(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def spread(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    """broadcast_in_dim: each axis of the source stands where it is told."""
-    source: Any = arguments(node)[0]
-    order: Any = arguments(node)[2]
-    return [
-        None if size is None else Index() if size == 1 else index[axis]
-        for size, axis in zip(dims(source), order, strict=True)
-    ]
-
-
-def flipped(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _flip(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     for axis in arguments(node)[1]:
         size = dims(node)[axis]
         if size is None:
@@ -161,8 +133,8 @@ def flipped(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def windows(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    """unfold: the last axis runs within a window, `axis` from window to window."""
+def _unfold(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+    """The last axis runs within a window, `axis` from window to window."""
     axis, step = int(arguments(node)[1]) % (len(index) - 1), int(arguments(node)[3])
     within = index.pop() or Index()
     if index[axis] is None:
@@ -171,12 +143,12 @@ def windows(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
+def _diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     """The last axis runs along two of the source's."""
-    given = arguments(node)
-    source: fx.Node = given[0]
+    options = arguments(node)
+    source: fx.Node = options[0]
     count = len(dims(source))
-    offset, one, other = (int(given[place]) if len(given) > place else max(place - 2, 0) for place in (1, 2, 3))
+    offset, one, other = (int(options[place]) if len(options) > place else max(place - 2, 0) for place in (1, 2, 3))
     along = index.pop() or Index()
     for axis, shift in sorted([(one % count, max(-offset, 0)), (other % count, max(offset, 0))]):
         if dims(source)[axis] is None:
@@ -185,64 +157,100 @@ def diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     return index
 
 
-def strided(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    """as_strided of a value whose features lie behind each other: rows stay rows, the rest is counted out."""
-    given = arguments(node)
-    source: fx.Node = given[0]
+def _getitem(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+    """One result of a split."""
+    split: Any = arguments(node)[0]
+    name, number = short(split), int(arguments(node)[1])
+    if name not in SPLITS:
+        refuse(split)
+    source: Any = arguments(split)[0]
+    positions = list(index)
+    if name == "unbind":
+        axis = int(arguments(split)[1]) % len(dims(source)) if len(arguments(split)) > 1 else 0
+        positions.insert(axis, Index(number))
+    else:
+        axis = (int(arguments(split)[2]) if len(arguments(split)) > 2 else 0) % len(dims(source))
+        sizes = [value.shape[axis] for value in split.meta["val"]]
+        if dims(source)[axis] is None:
+            refuse(split)
+        positions[axis] = (positions[axis] or Index()).plus(Index(int(sum(sizes[:number]))))
+    if dims(source)[axis] is None:
+        refuse(split)
+    return context.at(source, tuple(positions))
+
+
+# ---- other shapes
+
+
+def _reshape(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+    """Axes before the rows, and axes behind them, are merged and split, each side for itself."""
+    source = arguments(node)[0]
+    assert isinstance(source, fx.Node)
+    if dtype_of(source) != dtype_of(node):
+        refuse(node, "reads bits as another type")
+    before, after = dims(source), dims(node)
+    if (None in before) != (None in after):
+        refuse(node)
+    if None in before:
+        rows, new_rows = before.index(None), after.index(None)
+        sides = [((0, rows), (0, new_rows)), ((rows + 1, len(before)), (new_rows + 1, len(after)))]
+    else:
+        sides = [((0, len(before)), (0, len(after)))]
+    positions: list[Index | None] = []
+    for number, ((a, b), (c, d)) in enumerate(sides):
+        sizes, new_sizes = [size or 1 for size in before[a:b]], [size or 1 for size in after[c:d]]
+        if math.prod(sizes) != math.prod(new_sizes):
+            refuse(node)
+        if number:
+            positions.append(None)
+        memory = row_major([position or Index() for position in index[c:d]], new_sizes)
+        positions += split_row_major(memory, sizes, context.ranges)
+    return context.at(source, tuple(positions))
+
+
+def _as_strided(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+    """as_strided of a contiguous value: rows stay rows, the position among the features follows from the strides."""
+    options = arguments(node)
+    source: fx.Node = options[0]
     sizes = dims(source)
     features = [size for size in sizes if size is not None]
     rows = [axis for axis, size in enumerate(dims(node)) if size is None]
-    straight = [_count([size or 1 for size in sizes[axis + 1 :]]) for axis in range(len(sizes))]
-    if None in sizes[1:] or [*source.meta["val"].stride()] != straight or not all(type(s) is int for s in given[2]):
+    contiguous = [math.prod(size or 1 for size in sizes[axis + 1 :]) for axis in range(len(sizes))]
+    if None in sizes[1:] or [*source.meta["val"].stride()] != contiguous or not all(type(s) is int for s in options[2]):
         refuse(node)
-    if (None in sizes) != bool(rows) or any(given[2][axis] != straight[0] for axis in rows):
+    if (None in sizes) != bool(rows) or any(options[2][axis] != contiguous[0] for axis in rows):
         refuse(node)
-    place = Index(int(given[3] or 0) if len(given) > 3 else 0)
-    for axis, (step, own) in enumerate(zip(given[2], index, strict=True)):
+    memory = Index(int(options[3] or 0) if len(options) > 3 else 0)
+    for axis, (step, position) in enumerate(zip(options[2], index, strict=True)):
         if axis not in rows:
-            place = place.plus((own or Index()).times(int(step)))
-    waiting = iter(unflat(place, features, lowering.ranges))
-    return lowering.at(source, tuple(None if size is None else next(waiting) for size in sizes))
+            memory = memory.plus((position or Index()).times(int(step)))
+    positions = iter(split_row_major(memory, features, context.ranges))
+    return context.at(source, tuple(None if size is None else next(positions) for size in sizes))
 
 
-def one_part(lowering: Lowering, node: fx.Node, index: Places) -> Expression:
-    """One of several results: of a split, or of an operator that is lowered whole."""
-    maker: Any = arguments(node)[0]
-    name, number = short(maker), int(arguments(node)[1])
-    if name not in ("split", "split_with_sizes", "chunk", "unbind"):
-        refuse(maker)
-    source: Any = arguments(maker)[0]
-    places = list(index)
-    if name == "unbind":
-        axis = int(arguments(maker)[1]) % len(dims(source)) if len(arguments(maker)) > 1 else 0
-        places.insert(axis, Index(number))
-    else:
-        axis = (int(arguments(maker)[2]) if len(arguments(maker)) > 2 else 0) % len(dims(source))
-        sizes = [value.shape[axis] for value in maker.meta["val"]]
-        if dims(source)[axis] is None:
-            refuse(maker)
-        places[axis] = (places[axis] or Index()).plus(Index(int(sum(sizes[:number]))))
-    if dims(source)[axis] is None:
-        refuse(maker)
-    return lowering.at(source, tuple(places))
+def _copy(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
+    """The second argument in the shape and type of the first."""
+    source = arguments(node)[1]
+    return cast(context.at(source, tuple(broadcast(source, index))), dtype_of(node))
 
 
-VIEWS: dict[str, Callable[[Any, fx.Node, Places], Expression]] = {
-    **dict.fromkeys(["clone", "alias", "detach", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "stop"], same),
-    **dict.fromkeys(["view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"], reshaped),
-    **dict.fromkeys(["t", "transpose"], seen(swapped)),
-    **dict.fromkeys(["expand", "expand_as"], seen(expanded)),
-    "permute": seen(permuted),
-    "unsqueeze": seen(unsqueezed),
-    "squeeze": seen(squeezed),
-    "select": seen(selected),
-    "slice": seen(sliced),
-    "flip": seen(flipped),
-    "unfold": seen(windows),
-    "diagonal": seen(diagonal),
-    "as_strided": strided,
-    "copy": copied,
-    "broadcast_in_dim": seen(spread),
-    "getitem": one_part,
+VIEWS: dict[str, ViewRule] = {
+    **dict.fromkeys(
+        ["clone", "alias", "detach", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "stop"], same_value
+    ),
+    **dict.fromkeys(["view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unflatten"], _reshape),
+    **dict.fromkeys(["t", "transpose"], _by_index(_transpose)),
+    **dict.fromkeys(["expand", "expand_as"], _by_index(_expand)),
+    "permute": _by_index(_permute),
+    "unsqueeze": _by_index(_unsqueeze),
+    "squeeze": _by_index(_squeeze),
+    "select": _by_index(_select),
+    "slice": _by_index(_slice),
+    "flip": _by_index(_flip),
+    "unfold": _by_index(_unfold),
+    "diagonal": _by_index(_diagonal),
+    "as_strided": _as_strided,
+    "copy": _copy,
+    "broadcast_in_dim": _by_index(_broadcast_in_dim),
+    "getitem": _getitem,
 }
-PARTS = {"split", "split_with_sizes", "chunk", "unbind"}  # read through getitem alone

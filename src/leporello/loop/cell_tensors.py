@@ -18,7 +18,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
 
-CELL_LOCK = threading.RLock()  # held by whoever reads the tensors of a cell, or replaces them
+CELL_LOCK = threading.RLock()  # held by whoever reads the tensors of a cell, or replaces them; not by cached calls
+
+
+class Replacements:
+    """Which modules hold replaced tensors at this moment.
+
+    modules   their ids, in a list that is itself replaced at every change. A cached call takes no lock: it compares the
+              list before it has read a cell with the list after, by identity, and reads again if it is another one
+    """
+
+    __slots__ = ("modules",)
+
+    def __init__(self) -> None:
+        self.modules: list[int] = []
+
+
+replacements = Replacements()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -47,7 +63,9 @@ def tensors_replaced(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator
         for name, value in table.items()
         if value is not None and id(value) in instead
     ]
+    others = replacements.modules
     try:
+        replacements.modules = [*others, *map(id, cell.modules())]
         for table, name, value in slots:
             table[name] = instead[id(value)]
         _update_flat_weights(cell)
@@ -56,6 +74,7 @@ def tensors_replaced(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator
         for table, name, value in slots:
             table[name] = value
         _update_flat_weights(cell)
+        replacements.modules = list(others)
 
 
 def _update_flat_weights(cell: nn.Module) -> None:

@@ -54,6 +54,7 @@ _ROLE_OF_KIND: dict[Kind, Role] = {
     "state": Role.STATE,
     "total": Role.TOTAL,
 }
+_FROM_THE_USER = {Role.LOSS_TARGET, Role.INPUT, Role.OUTPUT, Role.STATE, Role.INVARIANT, Role.DRAW, Role.TOTAL}
 _DEFAULT_ROLES = {Role.OUTPUT, *_ROLE_OF_KIND.values()}
 
 
@@ -90,6 +91,11 @@ class Port:
     def has_default_role(self) -> bool:
         """Whether the role follows from the kind, and from the side of the Loop the port is on."""
         return self.role in _DEFAULT_ROLES
+
+    @property
+    def is_added(self) -> bool:
+        """Whether a call or a rewrite added it: neither the user's step nor the user's loss has it."""
+        return self.role not in _FROM_THE_USER
 
     @property
     def key(self) -> tuple[str, str]:

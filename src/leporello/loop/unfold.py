@@ -18,7 +18,7 @@ from leporello.errors import ArgumentError, MissingState
 from leporello.loop.draws import Draw, fresh
 from leporello.loop.graph import results
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree
 
 
@@ -76,11 +76,10 @@ class Unfolding:
         values = [self._value(port, remaining, given or {}) for port in self.loop.inputs]
         named = self._by_name(self._evaluated(batch, values))
         outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
-        final = [
-            named.get(("total", f"call.final.{name}"), value)
-            for (kind, name), value in named.items()
-            if kind == "state"
-        ]
+        finals = {
+            port.of.key: named[port.key] for port in self.loop.outputs if port.role is Role.FINAL_STATE and port.of
+        }
+        final = [finals.get(key, value) for key, value in named.items() if key[0] == "state"]
         return (
             pytree.tree_unflatten([next(outputs) if there else None for there in signature.present], signature.outputs),
             pytree.tree_unflatten(final, signature.state),
@@ -91,7 +90,7 @@ class Unfolding:
         return {
             index
             for index, port in enumerate(self.loop.inputs)
-            if port.name == "y" and "L" in self.loop.last_step_outputs
+            if port.role is Role.LOSS_TARGET and "L" in self.loop.last_step_outputs
         }
 
     def _refuse_length(self, sequences: Sequence[Tensor]) -> None:

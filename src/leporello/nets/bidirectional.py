@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import repacked, understood
-from leporello.call.inputs import Words
+from leporello.call.arguments import checked_call, repacked
+from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.nets.recurrent import Recurrent
@@ -51,11 +51,11 @@ class Bidirectional(nn.Module):
             )
         first, second = (None, None) if state is None else state
         if torch.compiler.is_dynamo_compiling():
-            from leporello.call.compiled import understood_in_graph  # imports what only a compiler needs
+            from leporello.call.compiled import common_call  # loads torch._dynamo, which only a compiler needs
 
-            call = understood_in_graph(inputs, lengths, resets, Words(batch_first=self.batch_first))
+            call = common_call(inputs, lengths, resets, ArgumentAxes(batch_first=self.batch_first))
         else:
-            call = understood(
+            call = checked_call(
                 self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
             )
         ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets)
@@ -76,7 +76,9 @@ class Bidirectional(nn.Module):
     def fold(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> BothWays:
         """Both loops of a call, to be drawn together: `net.fold(inputs).unfold(3).svg()`."""
         first, second = (None, None) if state is None else state
-        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        call = checked_call(
+            self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
+        )
         arguments = {"lengths": call.lengths, "resets": call.resets}
         return BothWays(
             self.ahead.fold(call.inputs, first, **arguments), self.back.fold(call.inputs, second, **arguments)
@@ -84,7 +86,9 @@ class Bidirectional(nn.Module):
 
     def explain(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> str:
         first, second = (None, None) if state is None else state
-        call = understood(self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first)
+        call = checked_call(
+            self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
+        )
         arguments = {"lengths": call.lengths, "resets": call.resets}
         return (
             "from the beginning\n"
@@ -95,7 +99,10 @@ class Bidirectional(nn.Module):
 
 
 def _reversed_order(length: int, batch: int, lengths: Tensor | None, device: torch.device) -> Tensor:
-    """For each time and row the time that stands there when the row is read from its end; padding stays."""
+    """For each step and row the step that is read there when the row is read from its end; padding stays in place.
+
+    This order is its own inverse.
+    """
     times = torch.arange(length, device=device).unsqueeze(1)
     if lengths is None:
         return (length - 1 - times).expand(length, batch)
@@ -103,7 +110,7 @@ def _reversed_order(length: int, batch: int, lengths: Tensor | None, device: tor
 
 
 def _along_time(leaf: Any, order: Tensor) -> Any:
-    """A sequence with each row's times in the given order (an order that is its own inverse)."""
+    """A sequence with the steps of each row in another order."""
     if not isinstance(leaf, Tensor):
         return leaf
     index = order.reshape(*order.shape, *[1] * (leaf.dim() - 2)).expand(leaf.shape)

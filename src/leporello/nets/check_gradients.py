@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leporello.call.arguments import understood
+from leporello.call.arguments import Call, checked_call
+from leporello.call.inputs import is_floating
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
@@ -88,37 +89,41 @@ def check_gradients(
     draws = net.draw(inputs, state, **arguments)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        call = understood(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
-    whole = net.gradient.backwards
-    fast = _Side.of(net, _on_leaves_of_its_own(call, lambda leaf: leaf, whole), draws)
+        call = checked_call(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
+    of_inputs = net.gradient.backwards
+    fast = _Side.of(net, _on_new_leaves(call, lambda leaf: leaf, of_inputs), draws)
     exact = copy.deepcopy(net)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    slow = _Side.of(exact, _on_leaves_of_its_own(call, _wide, whole), [_wide(draw) for draw in draws])
+    slow = _Side.of(exact, _on_new_leaves(call, _wide, of_inputs), [_wide(draw) for draw in draws])
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
-        values, found = fast.run(lambda: net._run(fast.call, passing), seed)
-        expected, wanted = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, passing), seed)
+        values, gradients = fast.run(lambda: net._run(fast.call, passing), seed)
+        exact_values, exact_gradients = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, passing), seed)
     dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
     report = GradientReport(
         engine=net.engine,
         tolerance=TOLERANCE[dtype],
-        outputs={name: _error(value, expected[name]) for name, value in values.items()},
-        gradients={name: _error(found[name], wanted[name]) for name in wanted},
+        outputs={name: _error(value, exact_values[name]) for name, value in values.items()},
+        gradients={name: _error(gradients[name], exact_gradients[name]) for name in exact_gradients},
     )
     if raises and not report.ok:
         raise GradientMismatch("the engine's gradients differ from the plain loop's.", report=report)
     return report
 
 
-def _on_leaves_of_its_own(call: Any, function: Any, of_inputs: bool) -> Any:
-    """The call on leaves of its own that require gradients; inputs only where they get one."""
+def _on_new_leaves(call: Call, function: Callable[[Tensor], Tensor], of_inputs: bool) -> Call:
+    """A copy of the call whose tensors are leaves that require gradients.
 
-    def own(leaf: Any, requires: bool = True) -> Any:
-        if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
+    function    applied to each tensor
+    of_inputs   whether inputs require one too
+    """
+
+    def new(leaf: Any, requires: bool = True) -> Any:
+        if not isinstance(leaf, Tensor) or not is_floating(leaf):
             return leaf
         return function(leaf.detach()).clone().requires_grad_(requires)
 
-    inputs, state = map_leaves(lambda leaf: own(leaf, of_inputs), call.inputs), map_leaves(own, call.state)
+    inputs, state = map_leaves(lambda leaf: new(leaf, of_inputs), call.inputs), map_leaves(new, call.state)
     names = [name for name, _ in call.states]
     return replace(
         call,
@@ -144,11 +149,11 @@ class _Side:
     """One of the two that are compared."""
 
     net: Recurrent
-    call: Any
+    call: Call
     draws: Sequence[Tensor]
 
     @staticmethod
-    def of(net: Recurrent, call: Any, draws: Sequence[Tensor]) -> _Side:
+    def of(net: Recurrent, call: Call, draws: Sequence[Tensor]) -> _Side:
         return _Side(net, replace(call, draws=list(draws)), list(draws))
 
     def run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
@@ -159,12 +164,12 @@ class _Side:
         values = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         sources = {name: leaf for name, leaf in (*self.call.sequences, *self.call.states) if leaf.requires_grad}
         sources |= {name: p for name, p in self.net.cell.named_parameters() if p.requires_grad}
-        whole = [value for value in values.values() if value.requires_grad]
-        if not whole or not sources:
+        differentiable = [value for value in values.values() if value.requires_grad]
+        if not differentiable or not sources:
             return values, dict.fromkeys(sources)
-        weights = [_weights(value, seed + index) for index, value in enumerate(whole)]
-        found = torch.autograd.grad(whole, list(sources.values()), weights, allow_unused=True)
-        return {name: value.detach() for name, value in values.items()}, dict(zip(sources, found, strict=True))
+        weights = [_weights(value, seed + index) for index, value in enumerate(differentiable)]
+        gradients = torch.autograd.grad(differentiable, list(sources.values()), weights, allow_unused=True)
+        return {name: value.detach() for name, value in values.items()}, dict(zip(sources, gradients, strict=True))
 
 
 def _weights(value: Tensor, seed: int) -> Tensor:
@@ -173,15 +178,15 @@ def _weights(value: Tensor, seed: int) -> Tensor:
     return torch.randn(value.shape, generator=numbers, dtype=dtype).to(value.device, value.dtype)
 
 
-def _error(found: Tensor | None, wanted: Tensor | None) -> float:
+def _error(value: Tensor | None, exact: Tensor | None) -> float:
     """The largest difference, relative to the largest value; infinite where one is missing or alone is NaN."""
-    if found is None or wanted is None:
-        missing = wanted if found is None else found
+    if value is None or exact is None:
+        missing = exact if value is None else value
         return 0.0 if missing is None or not missing.abs().max() > 0 else float("inf")
-    if not wanted.numel():
+    if not exact.numel():
         return 0.0
-    if not torch.equal(found.isnan(), wanted.isnan()):
+    if not torch.equal(value.isnan(), exact.isnan()):
         return float("inf")
-    difference = (_wide(found) - _wide(wanted)).abs().nan_to_num(0.0).max().item()
-    scale = _wide(wanted).abs().nan_to_num(0.0).max().item()
+    difference = (_wide(value) - _wide(exact)).abs().nan_to_num(0.0).max().item()
+    scale = _wide(exact).abs().nan_to_num(0.0).max().item()
     return difference / scale if scale > 0 else difference

@@ -19,7 +19,7 @@ class Feedback(Cell):
 
     cell   the step inside; it reads the input's features and behind them what is fed back
     feed   what is fed back of an output: the output itself by default, softmax or a one-hot choice for discrete ones
-    size   the size of what is fed back, where the cell has no attribute `outputs` to tell it
+    size   the size of what is fed back, where the cell has no attribute `outputs`
 
     The state is the pair of the cell's state and `fed`; `targets` and `forcing` act on `fed`, as for Jordan.
 

@@ -2,7 +2,7 @@
 
 The file is one that any safetensors reader opens. Its metadata hold, under `leporello`, a JSON text with the version of
 this format, the class of every module, shape and dtype of every tensor, and which names share one tensor (saved once).
-Complex tensors are saved as real ones with a last axis of two. Knows modules and files; knows nothing of recurrences.
+Complex tensors are saved as real ones with a last axis of two.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
     path = _path(file)
     tensors = _tensors_of(net)
     contents = _contents_of(net, tensors)
-    own = {name: _storable(value) for name, value in tensors.items() if name not in contents.tied}
+    distinct = {name: _storable(value) for name, value in tensors.items() if name not in contents.tied}
     text = json.dumps({"version": VERSION, **asdict(contents)}, sort_keys=True)
-    with _under_another_name(path) as written:
-        safetensors.torch.save_file(own, written, metadata={KEY: text})
+    with _atomic_write(path) as temporary:
+        safetensors.torch.save_file(distinct, temporary, metadata={KEY: text})
 
 
 def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
-    """Read a file of `save` into a network and give that back; the file of another is refused with the differences.
+    """Read a file of `save` into a network and return it; the file of another network is refused with the differences.
 
     A refused file changes nothing. Tensors keep their place: optimisers and shared parameters stay what they are.
 
@@ -75,11 +75,11 @@ def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
     path = _path(file)
     tensors = _tensors_of(into)
     with _opened(safetensors, path) as opened:
-        found = _contents_in(opened, path)
-        _refuse_differences(found, _contents_of(into, tensors), path)
-        stored = {name: opened.get_tensor(name) for name in found.tensors if name not in found.tied}
+        saved = _contents_in(opened, path)
+        _refuse_differences(saved, _contents_of(into, tensors), path)
+        stored = {name: opened.get_tensor(name) for name in saved.tensors if name not in saved.tied}
         numbers = {name: _as_complex(value, like=tensors[name]) for name, value in stored.items()}
-        if any(_form(value) != found.tensors[name] for name, value in numbers.items()):
+        if any(_form(value) != saved.tensors[name] for name, value in numbers.items()):
             raise _damaged(path)
         with torch.no_grad():
             for name, value in numbers.items():
@@ -120,6 +120,7 @@ def _tensors_of(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _contents_of(net: nn.Module, tensors: dict[str, Tensor]) -> Contents:
+    """Classes, forms and ties of a network in memory."""
     first: dict[Any, str] = {}
     tied = {}
     for name, value in tensors.items():
@@ -134,39 +135,40 @@ def _contents_of(net: nn.Module, tensors: dict[str, Tensor]) -> Contents:
 
 
 def _form(value: Tensor) -> str:
-    """Dtype and shape, as they stand in files."""
+    """Dtype and shape, as files hold them."""
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def _storable(value: Tensor) -> Tensor:
-    """Memory of its own, of no more than its numbers."""
+    """A contiguous copy on the CPU, with the real and imaginary parts of complex numbers as a last axis."""
     value = value.detach().resolve_conj().resolve_neg()
     value = torch.view_as_real(value) if value.is_complex() else value
     return value.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _as_complex(value: Tensor, *, like: Tensor) -> Tensor:
+    """A stored tensor as complex numbers, if it is to be copied into some."""
     pairs = value.is_floating_point() and value.dim() > 0 and value.shape[-1] == 2
     # cloned: in the mapped file a pair may begin where no complex number may, and torch then crashes
     return torch.view_as_complex(value.clone()) if like.is_complex() and pairs else value
 
 
 @contextlib.contextmanager
-def _under_another_name(path: Path) -> Iterator[Path]:
-    """A path beside the given one, to be written; it takes the given name if all goes well, and is removed if not."""
+def _atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder, to be written; it is renamed to `path` if all goes well, else removed."""
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to save into", str(path.parent))
-    written = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        written.touch()
-        usual = written.stat().st_mode
-        yield written
-        written.chmod(usual)
-        with written.open("rb+") as handle:
+        temporary.touch()
+        usual = temporary.stat().st_mode
+        yield temporary
+        temporary.chmod(usual)
+        with temporary.open("rb+") as handle:
             os.fsync(handle.fileno())
-        written.replace(path)
+        temporary.replace(path)
     except BaseException:
-        written.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -185,7 +187,7 @@ def _opened(safetensors: ModuleType, path: Path) -> Iterator[Any]:
 
 
 def _contents_in(opened: Any, path: Path) -> Contents:
-    """What the metadata say, if the tensors bear it out."""
+    """What the metadata say; raises if the file holds other tensors."""
     text = (opened.metadata() or {}).get(KEY)
     if text is None:
         raise FileMismatch(
@@ -195,14 +197,14 @@ def _contents_in(opened: Any, path: Path) -> Contents:
             tries="net.load_state_dict(safetensors.torch.load_file(file)), if the names fit",
         )
     try:
-        told = json.loads(text)
-        version = told.pop("version")
+        fields = json.loads(text)
+        version = fields.pop("version")
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise _damaged(path) from error
     if version != VERSION:
         raise FileMismatch("the file has another version of the format.", file=path, came=version, expected=VERSION)
     try:
-        contents = Contents(**told)
+        contents = Contents(**fields)
         stored = contents.tensors.keys() - contents.tied.keys()
     except (TypeError, AttributeError) as error:
         raise _damaged(path) from error
@@ -215,45 +217,45 @@ def _damaged(path: Path) -> FileMismatch:
     return FileMismatch("the file is damaged: its metadata and its tensors differ.", file=path)
 
 
-def _refuse_differences(found: Contents, wanted: Contents, path: Path) -> None:
-    missing = sorted(wanted.tensors.keys() - found.tensors.keys())
-    unexpected = sorted(found.tensors.keys() - wanted.tensors.keys())
-    shared = sorted(wanted.tensors.keys() & found.tensors.keys())
+def _refuse_differences(saved: Contents, wanted: Contents, path: Path) -> None:
+    missing = sorted(wanted.tensors.keys() - saved.tensors.keys())
+    unexpected = sorted(saved.tensors.keys() - wanted.tensors.keys())
+    shared = sorted(wanted.tensors.keys() & saved.tensors.keys())
     differences = {
         "missing": _some([f"{name} {wanted.tensors[name]}" for name in missing]),
-        "unexpected": _some([f"{name} {found.tensors[name]}" for name in unexpected]),
-        "other_shape_or_dtype": _some(_unlike(found.tensors, wanted.tensors, shared)),
+        "unexpected": _some([f"{name} {saved.tensors[name]}" for name in unexpected]),
+        "other_shape_or_dtype": _some(_unlike(saved.tensors, wanted.tensors, shared)),
         "other_class": _some(
-            _unlike(found.classes, wanted.classes, sorted(wanted.classes.keys() & found.classes.keys()))
+            _unlike(saved.classes, wanted.classes, sorted(wanted.classes.keys() & saved.classes.keys()))
         ),
-        "otherwise_tied": _some(_ties_apart(found.tied, wanted.tied, shared)),
+        "otherwise_tied": _some(_ties_apart(saved.tied, wanted.tied, shared)),
     }
     if any(differences.values()):
         raise FileMismatch("the file holds another network.", file=path, **differences)
 
 
-def _unlike(found: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
+def _unlike(saved: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
     return [
-        f"{name or 'the net'}: {found[name]} in the file, {wanted[name]} in the net"
+        f"{name or 'the net'}: {saved[name]} in the file, {wanted[name]} in the net"
         for name in names
-        if found[name] != wanted[name]
+        if saved[name] != wanted[name]
     ]
 
 
-def _ties_apart(found: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
+def _ties_apart(saved: dict[str, str], wanted: dict[str, str], names: list[str]) -> list[str]:
     """Names that share a tensor on one side only."""
 
     def in_words(tied: dict[str, str], name: str) -> str:
         return f"the same as {tied[name]}" if name in tied else "on its own"
 
     return [
-        f"{name}: {in_words(found, name)} in the file, {in_words(wanted, name)} in the net"
+        f"{name}: {in_words(saved, name)} in the file, {in_words(wanted, name)} in the net"
         for name in names
-        if found.get(name) != wanted.get(name)
+        if saved.get(name) != wanted.get(name)
     ]
 
 
-def _some(lines: list[str], most: int = 20) -> str | None:
+def _some(lines: list[str], limit: int = 20) -> str | None:
     """One a line; None without any, which an error then leaves out."""
-    rest = [f"and {len(lines) - most} more"] if len(lines) > most else []
-    return "\n".join(lines[:most] + rest) or None
+    rest = [f"and {len(lines) - limit} more"] if len(lines) > limit else []
+    return "\n".join(lines[:limit] + rest) or None

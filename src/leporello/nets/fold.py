@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leporello.call.arguments import understood
+from leporello.call.arguments import checked_call
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module
@@ -61,5 +61,5 @@ def _folded_cell(cell: Any, x: Tree, state: Tree, **arguments: Any) -> FoldedLoo
             f"folding a cell takes no argument '{next(iter(arguments))}'.",
             tries="fold the module: lp.fold(lp.Recurrent(cell), inputs, ...)",
         )
-    call = understood(cell, x, state, one_step=True)
+    call = checked_call(cell, x, state, one_step=True)
     return FoldedLoop.of(trace(cell, x, call.state))

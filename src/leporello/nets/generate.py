@@ -1,7 +1,4 @@
-"""`generate`: a network that reads class indices and gives logits writes by itself, inside one compiled loop.
-
-Knows the user's words for what is wrong, and tokens as numbers; `writer` does the work. Knows nothing of text.
-"""
+"""`generate`: a network that reads class indices and gives logits writes by itself, inside one compiled loop."""
 
 from __future__ import annotations
 
@@ -14,21 +11,23 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
+from leporello.call.arguments import Call, checked_call
+from leporello.call.cached_call import CachedCall
 from leporello.call.plan_cache import keep, prepared
-from leporello.call.values import Gathering, gathering
+from leporello.call.values import Extra
 from leporello.engine import autograd
-from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Full
-from leporello.loop.cell_tensors import under_cell_lock
+from leporello.loop.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.loop.loop import Loop
+from leporello.loop.port import Role
 from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.pipeline import Context, Pipeline
-from leporello.rewrite.sample import NOISE, TEMPERATURE, TOKEN, TOP_K, TOP_P
+from leporello.rewrite.sample import TOKEN
 from leporello.rewrite.tabulate import MAX_TABLE_NUMBERS
 
+MAX_NOISE_NUMBERS = 1 << 22  # drawn at a time
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -61,7 +60,7 @@ def generate(
     forced        for a cell with feedback as large as the logits: the one-hot row of each token is fed back, as forcing
                   feeds back targets; False: what the cell itself feeds back
 
-    To go on, hand in tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
+    To go on, pass tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
     between two tokens. No gradients; another temperature, k or p needs no new trace and no new kernel.
 
     >>> class Letters(lp.Cell):
@@ -78,7 +77,7 @@ def generate(
     (torch.Size([4, 1]), torch.int64)
     """
     choosing = Choosing(temperature, top_k, top_p)
-    tokens, _, after = _written(net, token, state, steps, choosing, generator, surprises=False, forced=forced)
+    tokens, _, after = _generated(net, token, state, steps, choosing, generator, surprises=False, forced=forced)
     return tokens, after
 
 
@@ -96,12 +95,12 @@ def generate_with_surprises(
 ) -> tuple[Tensor, Tensor, Tree]:
     """The same tokens, -ln p of each (at temperature 1 and among all tokens), and the state."""
     choosing = Choosing(temperature, top_k, top_p)
-    tokens, surprises, after = _written(net, token, state, steps, choosing, generator, surprises=True, forced=forced)
+    tokens, surprises, after = _generated(net, token, state, steps, choosing, generator, surprises=True, forced=forced)
     assert surprises is not None
     return tokens, surprises, after
 
 
-def _written(
+def _generated(
     net: Recurrent,
     token: Tensor,
     state: Tree,
@@ -114,9 +113,9 @@ def _written(
 ) -> tuple[Tensor, Tensor | None, Tree]:
     with torch.no_grad():
         call = _understood(net, token, state, steps)
-        writer = writer_of(net, call, steps * call.batch, choosing, surprises=surprises, forced=forced)
-        _refuse_no_token(token, writer.size)
-        tokens, surprised, leaves = writer.write(token.long(), call, steps, choosing, generator)
+        sampler = sampler_of(net, call, steps * call.batch, choosing, surprises=surprises, forced=forced)
+        _refuse_no_token(token, sampler.size)
+        tokens, surprised, leaves = sampler.sample(token.long(), call, steps, choosing, generator)
     after = pytree.tree_unflatten(leaves, pytree.tree_structure(call.state))
     if net.batch_first:
         tokens, surprised = tokens.T, None if surprised is None else surprised.T
@@ -139,11 +138,11 @@ def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
             tries="torch.tensor([0]) for a batch of one",
         )
     first = torch.zeros_like(token, dtype=torch.int64)  # a trace tries the step: numbers are looked at when it is known
-    return understood(net.cell, first, detach(state), one_step=True)
+    return checked_call(net.cell, first, detach(state), one_step=True)
 
 
 def _refuse_no_token(token: Tensor, size: int) -> None:
-    """On a GPU they are not looked at, which would wait for it."""
+    """Raise if a class does not exist. On a GPU they are not read, which would wait for it."""
     if token.device.type == "cpu" and bool(((token < 0) | (token >= size)).any()):
         row = int(((token < 0) | (token >= size)).nonzero()[0])
         raise ArgumentError(
@@ -155,7 +154,7 @@ def _refuse_no_token(token: Tensor, size: int) -> None:
 
 @dataclass(frozen=True)
 class Choosing:
-    """Temperature, and what is left to draw from.
+    """How tokens are chosen from logits.
 
     top_k, top_p   None where all tokens are
     """
@@ -167,14 +166,14 @@ class Choosing:
     def __post_init__(self) -> None:
         _refuse("temperature", self.temperature, _is_number(self.temperature) and 0 <= self.temperature < math.inf,
                 "a number from 0 up: 0 for the most probable token, 1 for the network's own probabilities")  # fmt: skip
-        whole = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
-        _refuse("top_k", self.top_k, self.top_k is None or (whole and self.top_k >= 1),
+        is_integer = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
+        _refuse("top_k", self.top_k, self.top_k is None or (is_integer and self.top_k >= 1),
                 "an integer of at least 1: so many most probable tokens; or None for all")  # fmt: skip
         _refuse("top_p", self.top_p, self.top_p is None or (_is_number(self.top_p) and 0 < self.top_p <= 1),
                 "a number above 0 and up to 1: a probability; or None for all tokens")  # fmt: skip
 
     def structure(self, size: int) -> dict[str, bool]:
-        """The options of `sample` for so many tokens; numbers that change nothing ask for nothing."""
+        """The options of `sample` for so many tokens; numbers that change nothing need no operators."""
         greedy = self.temperature == 0
         return {
             "greedy": greedy,
@@ -182,12 +181,12 @@ class Choosing:
             "top_p": not greedy and self.top_p is not None and self.top_p < 1,
         }
 
-    def values(self, dtype: torch.dtype, device: torch.device) -> dict[tuple[str, str], Tensor]:
+    def values(self, dtype: torch.dtype, device: torch.device) -> Extra:
         """The numbers as invariants of a sampled loop."""
-        found = {TEMPERATURE: self.temperature, TOP_K: self.top_k, TOP_P: self.top_p}
+        options = {Role.TEMPERATURE: self.temperature, Role.TOP_K: self.top_k, Role.TOP_P: self.top_p}
         return {
-            ("invariant", name): torch.tensor(float(value), dtype=dtype, device=device)
-            for name, value in found.items()
+            (role, None): torch.tensor(float(value), dtype=dtype, device=device)
+            for role, value in options.items()
             if value is not None
         }
 
@@ -201,41 +200,43 @@ def _refuse(argument: str, value: Any, fits: bool, expected: str) -> None:
         raise ArgumentError(f"the argument '{argument}' is out of range.", came=repr(value), expected=expected)
 
 
-MOST_NOISE = 1 << 22  # numbers that are drawn at a time
+# ---- the sampled loop
 
 
 @dataclass(frozen=True, eq=False)
-class Writer:
+class Sampler:
     """A sampled loop, ready to run.
 
-    size     of the logits
-    gather   the values of the loop's inputs
+    size   of the logits
     """
 
-    plan: Plan
+    cached: CachedCall
     size: int
-    gather: Gathering
 
-    def write(
+    def sample(
         self, token: Tensor, call: Call, steps: int, choosing: Choosing, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Tokens, surprises where the loop has them, and the leaves of the state, in pieces of a bounded noise."""
-        loop, batch = self.plan.loop, call.batch
+        """Tokens, surprises where the loop has them, and the leaves of the state.
+
+        Steps run in windows, so that the memory of the noise is bounded.
+        """
+        plan, batch = self.cached.plan, call.batch
         leaves = [leaf.detach() for _, leaf in call.states]
-        noise = next((port for port in loop.inputs if port.name == NOISE), None)
+        noise = next((port for port in plan.loop.inputs if port.role is Role.NOISE), None)
         dtype = torch.float32 if noise is None else noise.dtype
-        beside = choosing.values(dtype, call.device)
-        most = steps if noise is None else max(1, MOST_NOISE // (batch * self.size))
+        extra = choosing.values(dtype, call.device)
+        window = steps if noise is None else max(1, MAX_NOISE_NUMBERS // (batch * self.size))
         columns: dict[str, list[Tensor]] = {"token": [], "surprise": []}
-        for begin in range(0, steps, most):
-            length = min(most, steps - begin)
-            beside["state", TOKEN] = token
+        for start in range(0, steps, window):
+            length = min(window, steps - start)
+            extra[Role.TOKEN, None] = token
             if noise is not None:
-                beside["sequence", NOISE] = drawn(length, batch, self.size, dtype, call.device, generator)
-            values = self.gather(token, leaves, length, batch, beside)
-            made = zip(loop.outputs, autograd.call(self.plan, values, length, batch), strict=True)
-            named = {(port.kind, port.name): value for port, value in made}
-            _refuse_not_finite(named["sequence", "token"], begin, loop)
+                extra[Role.NOISE, None] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
+            with CELL_LOCK:
+                values = self.cached.gather((), leaves, extra, None, length, batch)
+            results = zip(plan.loop.outputs, autograd.call(plan, values, length, batch), strict=True)
+            named = {(port.kind, port.name): value for port, value in results}
+            _refuse_not_finite(named["sequence", "token"], start, plan.loop)
             for name, column in columns.items():
                 if ("sequence", name) in named:
                     column.append(named["sequence", name])
@@ -245,56 +246,61 @@ class Writer:
         return torch.cat(columns["token"]), surprise, leaves
 
 
-def drawn(
+def uniform_noise(
     length: int, batch: int, size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
 ) -> Tensor:
-    """Noise of so many steps, uniform on (0, 1), one step after another: in pieces it is the same."""
+    """Numbers on (0, 1), drawn one step after another: in windows they are the same."""
     home = device if generator is None else generator.device
-    found = torch.rand(length, batch, size, dtype=dtype, device=home, generator=generator)
-    return found.clamp_(min=torch.finfo(dtype).tiny).to(device)
+    noise = torch.rand(length, batch, size, dtype=dtype, device=home, generator=generator)
+    return noise.clamp_(min=torch.finfo(dtype).tiny).to(device)
 
 
 @under_cell_lock
-def writer_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Writer:
-    """The writer of a structure, made once; tables of products only where about all of their rows will be read.
+def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Sampler:
+    """The sampler of a structure, made once; tables of products only where about all of their rows will be read.
 
     rows   that the call looks up: steps times batch
     """
-    loop, written_by = net._planner.loop(net.cell, call), net._planner.writers
+    cache = net._plan_cache
+    loop = cache.loop(net.cell, call)
     logits = [port for port in loop.outputs if port.kind == "sequence"]
     size = logits[0].shape[-1] if logits and logits[0].shape else 1
     structure, often = choosing.structure(size), rows >= size
     key = (loop, tuple(structure.values()), surprises, forced, often, net.engine)
-    if key not in written_by:
-        leaf = _leaf(net, loop, size) if forced else None
-        pipeline = Pipeline(
-            Context(
-                sampled={**structure, "surprises": surprises, "leaf": leaf},
-                table={"numbers": size, "rows": MAX_TABLE_NUMBERS if often else 0},
+    cached = cache.calls.get(key)
+    if cached is None or not cached.unchanged():
+        if cached is None:
+            leaf = _feedback_leaf(net, loop, size) if forced else None
+            pipeline = Pipeline(
+                Context(
+                    sampled={**structure, "surprises": surprises, "leaf": leaf},
+                    table={"numbers": size, "rows": MAX_TABLE_NUMBERS if often else 0},
+                )
             )
-        )
-        sampled = pipeline.call(loop)
-        wanted = (False,) * len(sampled.inputs)
-        plan, _ = prepared(sampled, wanted, Full(), net.engine, net.cell, pipeline.records)
-        keep(written_by, key, Writer(plan, size, gathering(sampled, net.cell, [name for name, _ in call.states])))
-    found: Writer = written_by[key]
-    return found
+            sampled = pipeline.call(loop)
+            wanted = (False,) * len(sampled.inputs)
+            plan, _ = prepared(sampled, wanted, Full(), net.engine, net.cell, pipeline.records)
+        else:
+            plan = cached.plan
+        cached = CachedCall(key, net.cell, call, plan, Full())
+        keep(cache.calls, key, cached)
+    return Sampler(cached, size)
 
 
-def _leaf(net: Recurrent, loop: Loop, size: int) -> str | None:
+def _feedback_leaf(net: Recurrent, loop: Loop, size: int) -> str | None:
     """The leaf that is fed back, where it can hold a token's row."""
     leaf = net.feedback_leaf()
     fits = any((port.kind, port.name, port.shape) == ("state", leaf, (size,)) for port in loop.inputs)
     return leaf if fits else None
 
 
-def _refuse_not_finite(tokens: Tensor, begin: int, loop: Loop) -> None:
+def _refuse_not_finite(tokens: Tensor, start: int, loop: Loop) -> None:
     """Nothing can be drawn from a NaN: the loop says -1."""
     if bool((tokens < 0).any()):
         time, row = (tokens < 0).nonzero()[0].tolist()
         raise ArgumentError(
             "the network's logits are not finite: there is nothing to draw from.",
             loop=loop.name,
-            came=f"NaN or infinity in row {row}, first at step {begin + time}",
-            tries="look for NaN among the parameters, and in the state that was handed in",
+            came=f"NaN or infinity in row {row}, first at step {start + time}",
+            tries="look for NaN among the parameters, and in the state that was passed",
         )

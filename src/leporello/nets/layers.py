@@ -44,11 +44,11 @@ class Layers(nn.Module):
                 "the argument 'state' has another number of layers.", came=len(states), expected=len(self.nets)
             )
         after = []
-        for index, (net, own) in enumerate(zip(self.nets, states, strict=True)):
+        for index, (net, before) in enumerate(zip(self.nets, states, strict=True)):
             if index and self.dropout and self.training:
                 inputs = self._dropped(inputs)
-            inputs, own = net(inputs, own, **arguments)
-            after.append(own)
+            inputs, final = net(inputs, before, **arguments)
+            after.append(final)
         return inputs, tuple(after)
 
     def _dropped(self, tree: Tree) -> Tree:

@@ -1,29 +1,29 @@
 """`online`: a learner that takes one step's input and target at a time, and keeps nothing of the past but the state.
 
-At each step it runs the network, lets the loss judge the output, and has the gradient method find what that means to
-the parameters, by way of what the method carries beside the state. Knows networks and methods that go forward in time;
-knows nothing of what these carry.
+At each step it runs the network, computes the loss of the output, and lets the gradient method turn the gradient of the
+output into gradients of the parameters, by way of what the method carries along with the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
-from leporello.call.cached_call import KnownStep
-from leporello.call.initial_state import fresh
-from leporello.call.values import each, in_trees, values_of
+from leporello.call.arguments import Call, checked_call
+from leporello.call.cached_call import CachedCall
+from leporello.call.initial_state import fresh_state
+from leporello.call.inputs import map_tensors
+from leporello.call.signature import autocast_mode, signature
+from leporello.call.values import values_of
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
-from leporello.gradient.forward_in_time import ForwardMethod, without_gradients
+from leporello.gradient.forward_in_time import CarryingLoop, ForwardMethod, without_gradients
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import CELL_LOCK
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.linearize import Key, gradient_port, total_port
@@ -71,10 +71,24 @@ def online(net: Recurrent, method: Method, loss: Loss, state: Tree = None) -> On
     return Online(net, method, loss, state)
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """How a step of a learner is run.
+
+    carried   the method's loop beside the network's own
+    learned   for each leaf of the state whether the initial state's has a gradient
+    """
+
+    cached: CachedCall
+    carried: CarryingLoop
+    batch: int
+    learned: list[bool]
+
+
 class Online:
     """What `lp.online` gives.
 
-    state   after the last step; None before the first, unless one was given
+    state   after the last step; None before the first, unless one was passed
     loss    of the last step; None before the first
     """
 
@@ -82,9 +96,9 @@ class Online:
         self.net, self.method = net, method
         self.loss: Tensor | None = None
         self.state: Tree = detach(state)
-        self._judge, self._given = loss, detach(state)
-        self._known: KnownStep | None = None  # of the last step, since the beginning
-        self._beside: dict[Key, Tensor] = {}  # what goes along with the state
+        self._loss_function, self._initial_state = loss, detach(state)
+        self._last: _Step | None = None  # the last step since the beginning
+        self._carried: dict[Key, Tensor] = {}  # what the method carries along with the state
 
     def step(self, x: Tree, target: Any) -> Tree:
         """The output, [batch, ...]; every parameter's .grad has the gradient of this step's loss added to it.
@@ -93,16 +107,16 @@ class Online:
         target   whatever the loss takes
         """
         with torch.enable_grad():
-            known, values = self._look(x)
-            plan, carried, batch = known.plan, known.carried, known.batch
-            outputs, after = in_trees(plan.loop, without_gradients(plan, values, 1, batch))
-            output = each(lambda leaf: _watched(leaf.squeeze(0)), outputs)
-            self.loss = self._judged(output, target)
-            given = {port.key: value for port, value in zip(plan.loop.inputs, values, strict=True)} | self._beside
-            found = carried.run(given | _heard(plan, output), 1, batch)
-            self._add(known, values, found)
-        self.state, self._known = after, known
-        self._beside = {port.key: found[port.key] for port in carried.states}
+            step, values = self._ready(x)
+            plan, batch = step.cached.plan, step.batch
+            outputs, state = step.cached.in_trees(without_gradients(plan, values, 1, batch))
+            output = map_tensors(lambda leaf: _as_leaf(leaf.squeeze(0)), outputs)
+            self.loss = self._loss_of(output, target)
+            inputs = {port.key: value for port, value in zip(plan.loop.inputs, values, strict=True)} | self._carried
+            results = step.carried.run(inputs | _output_gradients(plan, output), 1, batch)
+            self._accumulate(step, values, results)
+        self.state, self._last = state, step
+        self._carried = {port.key: results[port.key] for port in step.carried.states}
         return detach(output)
 
     def reset(self, rows: Any = None) -> None:
@@ -110,46 +124,56 @@ class Online:
 
         rows   those that do, as indices or one boolean each; by default all, and the next step may have another batch
         """
-        if rows is None or self._known is None:
-            self.state, self._known, self._beside = self._given, None, {}
+        if rows is None or self._last is None:
+            self.state, self._last, self._carried = self._initial_state, None, {}
             return
+        last = self._last
         leaves, spec = pytree.tree_flatten(self.state)
-        begun = leaves_of(self._given) if self._given is not None else self._initial(self._known)
-        self.state = pytree.tree_unflatten([_mixed(*pair, rows) for pair in zip(leaves, begun, strict=True)], spec)
-        empty = self.method.beginning(self._known.carried.linear, self._known.batch)
-        self._beside = {one: _mixed(value, empty[one], rows) for one, value in self._beside.items()}
+        first = leaves_of(self._initial_state) if self._initial_state is not None else self._initial_leaves(last)
+        self.state = pytree.tree_unflatten([_with_rows(*pair, rows) for pair in zip(leaves, first, strict=True)], spec)
+        empty = self.method.beginning(last.carried.linear, last.batch)
+        self._carried = {one: _with_rows(value, empty[one], rows) for one, value in self._carried.items()}
 
-    # ---- what is run
+    # ---- before the step
 
-    def _look(self, x: Tree) -> tuple[KnownStep, list[Tensor]]:
+    def _ready(self, x: Tree) -> tuple[_Step, list[Tensor]]:
         """How this step is run, and the values of its loop's inputs."""
-        known = self._known
-        if known is not None and known.fits(x, self.net.engine):
-            states = [leaf.detach() for leaf in leaves_of(self.state)]
-            with CELL_LOCK:
-                return known, known.gather(None if x is None else x.unsqueeze(0), states, 1, known.batch, None)
+        last, call_key = self._last, self._key(x)
+        if last is not None and call_key == last.cached.key is not None and last.cached.cell is self.net.cell:
+            sequences = () if x is None else (x.unsqueeze(0),)
+            gathered = last.cached.values(sequences, detach(self.state), 1, last.batch)
+            if gathered is not None and (x is None or len(x) == last.batch):
+                return last, gathered[0]
         call = self._call(x)
-        plan, _ = self.net._planner.plan(self.net.cell, call, self.method, self.net.engine)
+        plan, _ = self.net._plan_cache.plan(self.net.cell, call, self.method, self.net.engine)
         self._refuse_nothing_to_learn(plan)
-        made = KnownStep.of(self.net.cell, call, plan, self.method.carried(plan), self.net.engine, x)
-        self._begin(made)
-        return made, values_of(plan.loop, call)
+        cached = CachedCall(call_key, self.net.cell, call, plan, self.method)
+        step = _Step(cached, self.method.carried(plan), call.batch, [leaf.requires_grad for _, leaf in call.states])
+        self._begin(step)
+        return step, values_of(plan.loop, call)
+
+    def _key(self, x: Tree) -> Hashable | None:
+        """The signature of a step; None where it must be planned anew."""
+        if x is None:
+            device = self._last.cached.device if self._last is not None else torch.device("cpu")
+            return (autocast_mode(device), self.net.engine)
+        return signature(x, None, None, None, self.net.engine, self.method, one_step=True)
 
     def _call(self, x: Tree) -> Call:
-        """The call of one step, on a state without a past; a learned one asks for its gradient all the same."""
+        """The call of one step, on a detached state; the leaves of a learned one require a gradient all the same."""
         self._refuse_other_batch(x)
-        call = understood(self.net.cell, x, self.state, one_step=True)
-        if self._known is not None:
-            learned = self._known.learned
+        call = checked_call(self.net.cell, x, self.state, one_step=True)
+        if self._last is not None:
+            learned = self._last.learned
         else:
-            learned = [self._given is None and leaf.requires_grad for _, leaf in call.states]
+            learned = [self._initial_state is None and leaf.requires_grad for _, leaf in call.states]
         pairs = zip(call.states, learned, strict=True)
-        states = [(name, leaf.detach().requires_grad_(asked)) for (name, leaf), asked in pairs]
+        states = [(name, leaf.detach().requires_grad_(requires)) for (name, leaf), requires in pairs]
         spec = pytree.tree_structure(call.state)
         return replace(call, states=states, state=pytree.tree_unflatten([leaf for _, leaf in states], spec))
 
     def _refuse_other_batch(self, x: Tree) -> None:
-        came, expected = batch_of(x), self._known.batch if self._known is not None else batch_of(self.state)
+        came, expected = batch_of(x), self._last.batch if self._last is not None else batch_of(self.state)
         if None not in (came, expected) and came != expected:
             raise ArgumentError(
                 "the argument 'x' has another batch than the steps before.",
@@ -165,23 +189,23 @@ class Online:
                 tries="requires_grad_(True) on what is to be learned; or net.step, which learns nothing",
             )
 
-    def _begin(self, made: KnownStep) -> None:
-        """What is carried before the first step; later it must be what the network still asks for."""
-        if self._known is None:
-            self._beside = self.method.beginning(made.carried.linear, made.batch)
-        elif set(self._beside) != {port.key for port in made.carried.states}:
+    def _begin(self, step: _Step) -> None:
+        """Make what is carried before the first step; at later ones it must be what the network still needs."""
+        if self._last is None:
+            self._carried = self.method.beginning(step.carried.linear, step.batch)
+        elif set(self._carried) != {port.key for port in step.carried.states}:
             raise ArgumentError(
                 "the network asks for other gradients than at the steps before.",
-                came=", ".join(sorted(port.name for port in made.carried.states)) or "none",
-                expected=", ".join(sorted(name for _, name in self._beside)) or "none",
+                came=", ".join(sorted(port.name for port in step.carried.states)) or "none",
+                expected=", ".join(sorted(name for _, name in self._carried)) or "none",
                 tries="learner.reset() after a change of requires_grad",
             )
 
-    # ---- what comes of it
+    # ---- after the step
 
-    def _judged(self, output: Tree, target: Any) -> Tensor:
-        """The loss of this step; the output's leaves, and the loss's own parameters, have its gradient then."""
-        loss = self._judge(output, target)
+    def _loss_of(self, output: Tree, target: Any) -> Tensor:
+        """The loss of this step; it leaves its gradient in the output's leaves and in the loss's own parameters."""
+        loss = self._loss_function(output, target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise ArgumentError(
                 "the argument 'loss' gives no scalar.",
@@ -193,40 +217,43 @@ class Online:
             loss.backward()
         return loss.detach()
 
-    def _add(self, known: KnownStep, values: Sequence[Tensor], found: dict[Key, Tensor]) -> None:
-        """Gradients go to the parameters, by way of the initial state too."""
-        ports = zip(known.plan.loop.inputs, values, known.plan.wanted, strict=True)
-        sources = [(port, value, found.get(total_port(port).key)) for port, value, wanted in ports if wanted]
+    def _accumulate(self, step: _Step, values: Sequence[Tensor], results: dict[Key, Tensor]) -> None:
+        """Add gradients to those of the parameters, also by way of the initial state."""
+        plan = step.cached.plan
+        ports = zip(plan.loop.inputs, values, plan.wanted, strict=True)
+        sources = [(port, value, results.get(total_port(port).key)) for port, value, wanted in ports if wanted]
         pairs = [(value, grad) for port, value, grad in sources if port.kind == "invariant" and grad is not None]
-        if any(known.learned):
-            begun = dict(zip(known.names, self._initial(known), strict=True))
-            pairs += [(begun[port.name], g) for port, _, g in sources if port.kind == "state" and g is not None]
+        if any(step.learned):
+            first = dict(zip(step.cached.state_names, self._initial_leaves(step), strict=True))
+            pairs += [
+                (first[port.name], grad) for port, _, grad in sources if port.kind == "state" and grad is not None
+            ]
         if pairs:
             torch.autograd.backward([value for value, _ in pairs], [gradient for _, gradient in pairs])
 
-    def _initial(self, known: KnownStep) -> list[Tensor]:
+    def _initial_leaves(self, step: _Step) -> list[Tensor]:
         """The leaves of the initial state, as they depend on parameters now."""
-        return leaves_of(fresh(self.net.cell, known.batch, known.home))
+        return leaves_of(fresh_state(self.net.cell, step.batch, step.cached.state_options))
 
 
-def _watched(leaf: Tensor) -> Tensor:
-    return leaf.detach().requires_grad_(leaf.is_floating_point())
+def _as_leaf(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_(value.is_floating_point())
 
 
-def _heard(plan: Plan, output: Tree) -> dict[Key, Tensor]:
+def _output_gradients(plan: Plan, output: Tree) -> dict[Key, Tensor]:
     """The gradients of the outputs, as one step of a sequence."""
     ports = [port for port in plan.loop.outputs if port.kind == "sequence"]
     leaves = [leaf for leaf in leaves_of(output) if isinstance(leaf, Tensor)]
-    found: dict[Key, Tensor] = {}
+    gradients: dict[Key, Tensor] = {}
     for port, leaf in zip(ports, leaves, strict=True):
         if leaf.requires_grad:
             grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            found[gradient_port(port).key] = grad.unsqueeze(0)
-    return found
+            gradients[gradient_port(port).key] = grad.unsqueeze(0)
+    return gradients
 
 
-def _mixed(value: Tensor, begun: Tensor, rows: Any) -> Tensor:
-    """A value with some of its rows begun again."""
+def _with_rows(value: Tensor, first: Tensor, rows: Any) -> Tensor:
+    """A value with some of its rows as they were before the first step."""
     mixed = value.clone()
-    mixed[rows] = begun.detach()[rows].to(value.dtype)
+    mixed[rows] = first.detach()[rows].to(value.dtype)
     return mixed

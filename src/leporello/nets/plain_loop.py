@@ -1,4 +1,4 @@
-"""The plain loop: what every call means, written out in Python, with torch's own autograd.
+"""The plain loop: the meaning of every call, written out in Python, with torch's own autograd.
 
 Slow on purpose. `check_gradients` and the tests compare the engines with it.
 """
@@ -28,26 +28,24 @@ def plain_loop(
 
     draws     the random numbers of each random operator, (length, batch, ...); fresh ones by default
     passing   what each step passes back to the step before; where losses go back in several groups, the loop is run
-              once for each, and what is given out is that of its group's run
+              once for each group, and each result is that of its group's run
     """
-    found = _once(cell, call, draws, passing.one(0))
+    outputs, final = _once(cell, call, draws, passing.one(0))
     for group in range(1, passing.count):
-        other = _once(cell, call, draws, passing.one(group))
-        chosen = []
-        for index, (one, another) in enumerate(zip(found, other, strict=True)):
-            mask = passing.masks(group, sequence=index == 0)
-            chosen.append(_chosen(mask, another, one))
-        found = (chosen[0], chosen[1])
-    return found
+        other_outputs, other_final = _once(cell, call, draws, passing.one(group))
+        outputs = _chosen(passing.masks(group, sequence=True), other_outputs, outputs)
+        final = _chosen(passing.masks(group, sequence=False), other_final, final)
+    return outputs, final
 
 
 def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: Passing) -> tuple[Tree, Tree]:
+    """The loop for one group of losses."""
     weights = passing.weights
     state, outputs, leaf = call.state, [], cell.feedback_leaf() if isinstance(cell, Cell) else None
     first = map_leaves(lambda value: value[0].detach() if isinstance(value, Tensor) else value, call.inputs)
     for time in range(call.length):
         if weights is not None:
-            state = map_leaves(lambda value: _passing(value, weights[time]), state)  # noqa: B023
+            state = map_leaves(lambda value: _weighted(value, weights[time]), state)  # noqa: B023
         if passing.limit is not None:
             state = map_leaves(lambda value: requiring_gradient(value) if isinstance(value, Tensor) else value, state)
         before = state
@@ -73,15 +71,15 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
     return _stacked(outputs), state
 
 
-def _passing(value: Any, weights: Tensor) -> Any:
-    """The value itself; what passes back through it is weighed, row by row, or cut."""
+def _weighted(value: Any, weights: Tensor) -> Any:
+    """The value itself, with its gradient multiplied by the weight of each row."""
     if not isinstance(value, Tensor) or not value.requires_grad or bool((weights == 1).all()):
         return value
-    held = value.detach()
+    constant = value.detach()
     if not weights.any():
-        return held
+        return constant
     wide = weights.reshape(-1, *[1] * (value.dim() - 1)).to(value.real.dtype)
-    return held + wide * (value - held)
+    return constant + wide * (value - constant)
 
 
 def _zeroed(condition: Tensor, value: Any) -> Any:
@@ -93,13 +91,14 @@ def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:
+    """`_where` for trees."""
     pairs = zip(leaves_of(one), leaves_of(other), strict=True)
     chosen = [_where(condition, a, b) if isinstance(b, Tensor) else b for a, b in pairs]
     return pytree.tree_unflatten(chosen, pytree.tree_structure(other))
 
 
 def _forced(cell: nn.Module, state: Tree, leaf: str, call: Call, time: int) -> Tree:
-    """The true value in the feedback leaf, where the coin says so."""
+    """The state with the target in the feedback leaf, where the coin says so."""
     assert call.targets is not None
     leaves, spec = pytree.tree_flatten(state)
     index = state_names(cell, state).index(leaf)

@@ -1,6 +1,6 @@
 """`Recurrent`: a cell over a sequence. The module most people need.
 
-Knows the order of work: understand the call, plan, run, put the results back into the user's trees.
+A call with a new signature is checked, planned and run; one with a signature seen before is run by its `CachedCall`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.call.arguments import Call, repacked, understood
-from leporello.call.cached_call import Warm, form_of
+from leporello.call.arguments import Call, checked_call, repacked
+from leporello.call.cached_call import CachedCall
 from leporello.call.explain import explanation
-from leporello.call.handles import handle_of
-from leporello.call.plan_cache import Planner, begun, keep, rewritten
-from leporello.call.values import each, in_trees, passing_of, values_of
+from leporello.call.inputs import map_tensors, time_first
+from leporello.call.network import handle_of
+from leporello.call.plan_cache import PlanCache, detached_for, rewritten
+from leporello.call.signature import signature
+from leporello.call.values import values_of
 from leporello.engine.choice import refuse_unknown
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, MissingState
@@ -41,7 +43,12 @@ class Recurrent(nn.Module):
     engine       "auto", "cpu", "stepwise" or "reference"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
 
-    >>> net = Recurrent(torch.nn.RNNCell(3, 4).forward)   # doctest: +SKIP
+    >>> def leaky(x, h):
+    ...     h = 0.9 * h + 0.1 * torch.tanh(x)
+    ...     return h.square(), h
+    >>> outputs, state = Recurrent(leaky)(torch.randn(5, 2, 3), torch.zeros(2, 3))
+    >>> outputs.shape, state.shape
+    (torch.Size([5, 2, 3]), torch.Size([2, 3]))
     """
 
     def __init__(
@@ -55,7 +62,7 @@ class Recurrent(nn.Module):
         self.gradient = gradient
         self.engine = engine
         self.batch_first = batch_first
-        self._planner = Planner()
+        self._plan_cache = PlanCache()
         self._handle = handle_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -90,20 +97,19 @@ class Recurrent(nn.Module):
         if gradient is not None:
             refuse_no_method(gradient)
         if torch.compiler.is_dynamo_compiling():
-            from leporello.call.compiled import in_graph, refuse_own  # needs a part of torch that only compilers do
-
-            refuse_own(gradient)
-            return in_graph(self, inputs, state, lengths, resets, targets, forcing, draws, steps)
-        common = targets is None and forcing is None and steps is None and draws is None
-        form = form_of(inputs, state, lengths, resets) if common else None
-        found = None
-        if form and self.batch_first:
-            turned = resets.transpose(0, 1) if isinstance(resets, Tensor) and resets.dim() == 2 else resets
-            found = self._warm(form, inputs.transpose(0, 1), state, lengths, turned, gradient)
-        elif form:
-            found = self._warm(form, inputs, state, lengths, resets, gradient)
-        if found is None:
-            call = self._understood(
+            return _graph_call(self, inputs, state, lengths, resets, targets, forcing, draws, steps, gradient=gradient)
+        gradient = self.gradient if gradient is None else gradient
+        key, results = None, None
+        if targets is None and forcing is None and steps is None and draws is None:
+            key = signature(inputs, state, lengths, resets, self.engine, gradient)
+            cached = self._cached(key)
+            if cached is not None:
+                if self.batch_first:
+                    results = cached.run(time_first(inputs), state, lengths, time_first(resets))
+                else:
+                    results = cached.run(inputs, state, lengths, resets)
+        if results is None:
+            call = self._checked(
                 inputs,
                 state,
                 lengths=lengths,
@@ -113,12 +119,12 @@ class Recurrent(nn.Module):
                 steps=steps,
                 draws=draws,
             )
-            found = self._run(call, form=form, given=state, gradient=gradient)
+            results = self._run(call, gradient=gradient, key=key)
             if call.packed is not None:
-                return repacked(found[0], call.packed), found[1]
+                return repacked(results[0], call.packed), results[1]
         if not self.batch_first:
-            return found
-        return each(lambda leaf: leaf.transpose(0, 1), found[0]), found[1]
+            return results
+        return map_tensors(lambda leaf: leaf.transpose(0, 1), results[0]), results[1]
 
     def step(
         self,
@@ -132,30 +138,19 @@ class Recurrent(nn.Module):
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
-            from leporello.call.compiled import in_graph
-
-            return in_graph(self, x, state, None, reset, target, forcing, draws, one_step=True)
-        recent = self._planner.recent
-        plain = reset is None and target is None and forcing is None and draws is None and isinstance(x, Tensor)
-        if plain and recent is not None and recent.engine is self.engine and recent.gradient is self.gradient:
-            found = recent.run(x, state)
-            if found is not None:
-                return found
-        form = form_of(x, state, one_step=True) if plain else None
-        found = self._warm(form, x.unsqueeze(0), state) if form else None
-        if found is None:
-            call = understood(
-                self.cell,
-                x,
-                state,
-                resets=reset,
-                targets=target,
-                forcing=forcing,
-                draws=draws,
-                one_step=True,
-            )
-            found = self._run(call, form=form, given=state)
-        return each(lambda leaf: leaf.squeeze(0), found[0]), found[1]
+            return _graph_call(self, x, state, None, reset, target, forcing, draws, one_step=True)
+        key = None
+        if reset is None and target is None and forcing is None and draws is None:
+            key = signature(x, state, None, None, self.engine, self.gradient, one_step=True)
+            cached = self._cached(key)
+            results = None if cached is None else cached.step(x, state)
+            if results is not None:
+                return results
+        call = checked_call(
+            self.cell, x, state, resets=reset, targets=target, forcing=forcing, draws=draws, one_step=True
+        )
+        output, state = self._run(call, key=key)
+        return map_tensors(lambda leaf: leaf.squeeze(0), output), state
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         """The state before the first step, for so many rows."""
@@ -170,74 +165,65 @@ class Recurrent(nn.Module):
 
     def draw(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> list[Tensor]:
         """The random numbers a call with these arguments would use: pass them as `draws` to repeat it."""
-        call = self._understood(inputs, state, **arguments)
-        loop = rewritten(self._planner.loop(self.cell, call), self.cell, call)
-        return [v for port, v in zip(loop.inputs, values_of(loop, call), strict=True) if port.kind == "draw"]
+        call = self._checked(inputs, state, **arguments)
+        loop = rewritten(self._plan_cache.loop(self.cell, call), self.cell, call)
+        values = zip(loop.inputs, values_of(loop, call), strict=True)
+        return [value for port, value in values if port.kind == "draw"]
 
     def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
         """Which engine runs this call and why, what runs at once and what step by step, what is saved."""
-        call = begun(self._understood(inputs, state, **arguments), self.gradient)
-        plan, choice = self._planner.plan(self.cell, call, self.gradient, self.engine)
+        call = detached_for(self._checked(inputs, state, **arguments), self.gradient)
+        plan, choice = self._plan_cache.plan(self.cell, call, self.gradient, self.engine)
         return explanation(plan, choice, self.gradient, call.length, call.batch)
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""
-        call = self._understood(inputs, state, **arguments)
-        return FoldedLoop.of(rewritten(self._planner.loop(self.cell, call), self.cell, call))
+        call = self._checked(inputs, state, **arguments)
+        return FoldedLoop.of(rewritten(self._plan_cache.loop(self.cell, call), self.cell, call))
 
     @property
     def clipped(self) -> float | None:
         """The share of (step, row) pairs at which `clip_state` acted in the last gradient that went back; else None."""
-        plan = self._planner.last
-        return None if plan is None or plan.clipped is None else plan.clipped.share
+        recent = self._plan_cache.recent
+        return None if recent is None or recent.plan.clipped is None else recent.plan.clipped.share
 
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
-    def _understood(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
-        return understood(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+    def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
+        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
 
-    def _warm(
-        self,
-        form: Hashable,
-        inputs: Tensor,
-        state: Tree,
-        lengths: Any = None,
-        resets: Any = None,
-        gradient: Method | None = None,
-    ) -> tuple[Tree, Tree] | None:
-        """The results of a call of a form that has been seen, if nothing has changed since."""
-        gradient = self.gradient if gradient is None else gradient
-        warm = self._planner.warm.get((form, self.engine, gradient))
-        if warm is None:
+    def _cached(self, key: Hashable | None) -> CachedCall | None:
+        """The cached call of a signature; None for a signature that is new."""
+        if key is None:
             return None
-        self._planner.recent, self._planner.last = warm.single, warm.plan
-        return warm.run(inputs, state, lengths, resets)
+        cache = self._plan_cache
+        cached = cache.recent
+        if cached is None or cached.key != key:
+            cached = cache.calls.get(key)
+            if cached is None:
+                return None
+            cache.recent = cached
+        return cached if cached.cell is self._modules["cell"] else None
 
     def _run(
         self,
         call: Call,
         passing: Passing | None = None,
-        form: Hashable | None = None,
-        given: Tree = None,
+        *,
         gradient: Method | None = None,
+        key: Hashable | None = None,
     ) -> tuple[Tree, Tree]:
-        """Plan and run; a call of a common form is remembered by it.
+        """Plan and run a checked call.
 
-        given      the state as it was handed in
-        gradient   the method of this call, if it has one of its own
+        passing    what each step passes back to the step before; by default as the gradient method has it
+        gradient   the gradient method; by default the network's own
+        key        the signature of the call, if it has one
         """
         gradient = self.gradient if gradient is None else gradient
-        call = begun(call, gradient)
-        plan, choice = self._planner.plan(self.cell, call, gradient, self.engine)
-        self._planner.last = plan
-        values = values_of(plan.loop, call)
-        passing = passing_of(call, gradient) if passing is None else passing  # after the draws, as in a warm call
-        if form is not None and not plan.loop.traced_for_one_batch:
-            warm = Warm(self.cell, call, plan, choice, gradient, self.engine, given=given)
-            keep(self._planner.warm, (form, self.engine, gradient), warm)
-        results = gradient.run(plan, values, call.length, call.batch, passing)
-        return in_trees(plan.loop, results)
+        call = detached_for(call, gradient)
+        cached = self._plan_cache.cached_call(self.cell, call, gradient, self.engine, key)
+        return cached.run_checked(call, passing)
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
@@ -251,3 +237,14 @@ def refuse_no_method(gradient: Any) -> None:
             expected="an object such as lp.Full() or lp.Truncated(35)",
             tries="leave out gradient=: exact gradients are the default",
         )
+
+
+def _graph_call(net: Recurrent, *arguments: Any, gradient: Method | None = None, **options: Any) -> tuple[Tree, Tree]:
+    """A call while torch.compile makes a graph.
+
+    The import stands here because it loads torch._dynamo, which takes seconds and which only a compiler needs.
+    """
+    from leporello.call.compiled import in_graph, refuse_own_method
+
+    refuse_own_method(gradient)
+    return in_graph(net, *arguments, **options)

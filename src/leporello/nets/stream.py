@@ -1,7 +1,4 @@
-"""`stream`: sequences without an end, in windows. The state is carried from window to window, and cut between them.
-
-Knows rows that begin anew, and their first steps; `pieces` brings sequences to the length of a window.
-"""
+"""`stream`: sequences without an end, in windows. The state is carried from window to window, and detached between."""
 
 from __future__ import annotations
 
@@ -13,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import Call, understood
-from leporello.call.values import each, passing_of
+from leporello.call.arguments import Call, checked_call
+from leporello.call.inputs import map_tensors
+from leporello.call.values import passing_of
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, StateMismatch
 from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full, Weighted
-from leporello.loop.state import Tree, described, detach, leaves_of, map_leaves
+from leporello.loop.state import Tree, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
 
 
@@ -27,7 +25,7 @@ from leporello.nets.recurrent import Recurrent
 class Window:
     """Some steps of a stream.
 
-    inputs, targets   of these steps, as they were given
+    inputs, targets   of these steps, as they were passed
     outputs           differentiable; those of steps that burn in are numbers alone
     state             after the last step, detached
     resets            where a row began anew before a step, or None
@@ -84,25 +82,25 @@ def _windows(net: Recurrent, parts: Iterator[Piece], burn_in: int, state: Tree) 
         else:
             outputs, state = net(shown.inputs, state, resets=shown.resets)
         state = detach(state)
-        found = Window(shown.inputs, shown.targets, outputs, state, shown.resets, counts, start)
+        window = Window(shown.inputs, shown.targets, outputs, state, shown.resets, counts, start)
         del outputs, shown  # the generator keeps nothing of a window alive
-        yield found
-        del found
+        yield window
+        del window
         start += piece.length
 
 
 def _burnt(net: Recurrent, piece: Piece, state: Tree, ages: Tensor, burn_in: int) -> tuple[Tree, Tree]:
     """A window in which no gradient enters the first steps of a sequence."""
-    call = understood(net.cell, piece.inputs, state, resets=piece.resets)
+    call = checked_call(net.cell, piece.inputs, state, resets=piece.resets)
     passing = _passing(call, net.gradient, (ages != burn_in).to(call.device))
     outputs, state = net._run(call, passing, gradient=_burning(net.gradient))
     counts = (ages >= burn_in).to(call.device)
-    outputs = each(lambda leaf: _detached(leaf, counts), outputs)
-    return each(lambda leaf: leaf.transpose(0, 1), outputs) if net.batch_first else outputs, state
+    outputs = map_tensors(lambda leaf: _detached(leaf, counts), outputs)
+    return map_tensors(lambda leaf: leaf.transpose(0, 1), outputs) if net.batch_first else outputs, state
 
 
 def _ages(before: Tensor | int, piece: Piece) -> Tensor:
-    """How many steps of its sequence each row has behind it before each step, (length, batch)."""
+    """For each step the number of steps since the row's sequence began, (length, batch)."""
     times = torch.arange(piece.length).unsqueeze(1).expand(piece.length, piece.batch)
     if piece.resets is None:
         return times + before
@@ -112,8 +110,9 @@ def _ages(before: Tensor | int, piece: Piece) -> Tensor:
 
 def _passing(call: Call, method: Method, crosses: Tensor) -> Passing:
     """What the method passes back, and nothing into steps that burn in."""
-    own, keep = passing_of(call, method), crosses.to(next(leaf for _, leaf in call.states).real.dtype)
-    return Passing(keep if own.weights is None else own.weights * keep, own.groups, own.limit)
+    passing, keep = passing_of(call, method), crosses.to(next(leaf for _, leaf in call.states).real.dtype)
+    weights = keep if passing.weights is None else passing.weights * keep
+    return Passing(weights, passing.groups, passing.limit)
 
 
 def _detached(leaf: Tensor, counts: Tensor) -> Tensor:
@@ -121,7 +120,7 @@ def _detached(leaf: Tensor, counts: Tensor) -> Tensor:
 
 
 def _burning(method: Method) -> Method:
-    """The method that carries weights for this one."""
+    """The method that is run instead: one with weights, by which burn-in cuts the gradient."""
     if isinstance(method, Weighted):
         return method
     if type(method) is Full:
@@ -156,27 +155,29 @@ class Piece:
 
     def cut(self, start: int, end: int) -> Piece:
         inputs, targets, resets = (
-            _each(lambda leaf: leaf[start:end], tree) for tree in (self.inputs, self.targets, self.resets)
+            map_tensors(lambda leaf: leaf[start:end], tree) for tree in (self.inputs, self.targets, self.resets)
         )
         return Piece(inputs, targets, resets)
 
     def turned(self) -> Piece:
-        """With the first two axes in each other's place."""
-        return Piece(*(_each(lambda leaf: leaf.transpose(0, 1), t) for t in (self.inputs, self.targets, self.resets)))
+        """With length and batch exchanged."""
+        return Piece(
+            *(map_tensors(lambda leaf: leaf.transpose(0, 1), t) for t in (self.inputs, self.targets, self.resets))
+        )
 
 
 def pieces(pairs: Any, window: int, batch_first: bool) -> Iterator[Piece]:
     """Pieces of so many steps, the last one perhaps shorter."""
     waiting: list[Piece] = []
     for number, pair in enumerate(_listed(pairs)):
-        own = _understood(pair, number, batch_first)
-        if waiting and own.batch != waiting[0].batch:
-            raise _other_batch(number, own.batch, waiting[0].batch)
-        waiting.append(own)
+        piece = _checked_piece(pair, number, batch_first)
+        if waiting and piece.batch != waiting[0].batch:
+            raise _other_batch(number, piece.batch, waiting[0].batch)
+        waiting.append(piece)
         while sum(piece.length for piece in waiting) >= window:
-            whole = _joined(waiting)
-            yield whole.cut(0, window)
-            waiting = [whole.cut(window, whole.length)] if whole.length > window else [whole.cut(0, 0)]
+            joined = _joined(waiting)
+            yield joined.cut(0, window)
+            waiting = [joined.cut(window, joined.length)] if joined.length > window else [joined.cut(0, 0)]
     if waiting and (rest := _joined(waiting)).length:
         yield rest
 
@@ -200,7 +201,7 @@ def _is_sequence(part: Any) -> bool:
     return bool(leaves) and all(isinstance(leaf, Tensor) for leaf in leaves)
 
 
-def _understood(pair: Any, number: int, batch_first: bool) -> Piece:
+def _checked_piece(pair: Any, number: int, batch_first: bool) -> Piece:
     if not isinstance(pair, (tuple, list)) or len(pair) not in (2, 3):
         raise ArgumentError(
             f"number {number} of the argument 'pairs' is no pair.",
@@ -263,10 +264,6 @@ def _resets(piece: Piece) -> Tensor:
 def _cat(trees: list[Tree]) -> Tree:
     columns = zip(*(leaves_of(tree) for tree in trees), strict=True)
     return pytree.tree_unflatten([torch.cat(column) for column in columns], pytree.tree_structure(trees[0]))
-
-
-def _each(function: Any, tree: Tree) -> Tree:
-    return None if tree is None else map_leaves(function, tree)
 
 
 def resets_after(dones: Tensor, first: Tensor | None = None) -> Tensor:

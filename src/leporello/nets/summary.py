@@ -1,4 +1,4 @@
-"""`Summary`: a network that reads a whole sequence and gives one output, at each row's own end."""
+"""`Summary`: a network that reads a whole sequence and returns one output, at each row's own end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Summary(nn.Module):
         return self.net.explain(inputs, state, **arguments) + "then     the head, once\n"
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
-        """The Loop of a call with these arguments; its outputs are asked for at the last step only."""
+        """The Loop of a call with these arguments; its outputs are computed at the last step only."""
         reader = self.net.cell
         assert isinstance(reader, _Silent)
         loop = Recurrent(_Concluding(reader.cell, self.head)).fold(inputs, state, **arguments)

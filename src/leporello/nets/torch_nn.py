@@ -1,9 +1,7 @@
 """`from_torch` and `to_torch`: networks of torch.nn as ours, and back, with their parameters.
 
-Knows the names and the order torch.nn gives to parameters; knows nothing of how either side runs.
-
 States go across by slicing. torch.nn stacks them, (layers * directions, batch, size), layer by layer and the forward
-direction first; ours are one per cell, nested as the net is. With torch's h and c, what a call of ours takes and gives:
+direction first; ours are one per cell, nested as the net is. With torch's h and c, a call of ours has:
 
                               RNN, GRU                       LSTM
     one layer                 h[0]                           (h[0], c[0])
@@ -68,11 +66,11 @@ class Form:
 
     def ours(self, inputs: int) -> Cell:
         """A cell without numbers."""
-        own: dict[str, Any] = {} if self.nonlinearity is None else {"nonlinearity": self.nonlinearity}
+        options: dict[str, Any] = {} if self.nonlinearity is None else {"nonlinearity": self.nonlinearity}
         if self.projection:
-            own["projection"] = self.projection
+            options["projection"] = self.projection
         with torch.device("meta"):
-            return self.kind.ours(inputs, self.hidden, bias=self.bias, **own)
+            return self.kind.ours(inputs, self.hidden, bias=self.bias, **options)
 
     def theirs(self, maker: type[Any], inputs: int, **options: Any) -> Any:
         """A module without numbers."""
@@ -83,23 +81,23 @@ class Form:
         return maker(inputs, self.hidden, bias=self.bias, device="meta", **options)
 
     def __str__(self) -> str:
-        own = [f"hidden={self.hidden}", f"bias={self.bias}"]
-        own += [f"nonlinearity={self.nonlinearity!r}"] if self.nonlinearity is not None else []
-        own += [f"projection={self.projection}"] if self.projection else []
-        return f"{self.kind.ours.__name__}({', '.join(own)})"
+        options = [f"hidden={self.hidden}", f"bias={self.bias}"]
+        options += [f"nonlinearity={self.nonlinearity!r}"] if self.nonlinearity is not None else []
+        options += [f"projection={self.projection}"] if self.projection else []
+        return f"{self.kind.ours.__name__}({', '.join(options)})"
 
 
 @dataclass
 class Copies:
     """Copies of parameters: dtype, device and requires_grad are kept, and one that is used twice stays one."""
 
-    made: dict[int, nn.Parameter] = field(default_factory=dict)
+    by_id: dict[int, nn.Parameter] = field(default_factory=dict)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
-        if id(parameter) not in self.made:
+        if id(parameter) not in self.by_id:
             copy = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
-            self.made[id(parameter)] = copy
-        return self.made[id(parameter)]
+            self.by_id[id(parameter)] = copy
+        return self.by_id[id(parameter)]
 
 
 def from_torch(module: nn.Module, *, engine: str = "auto", gradient: Any = None) -> nn.Module:
@@ -139,15 +137,15 @@ def _our_net(layers: list[list[Cell]], dropout: float, options: dict[str, Any]) 
 
 
 def _ways(bidirectional: bool) -> tuple[str, ...]:
-    """What torch.nn puts behind the parameters of each direction."""
+    """What torch.nn appends to the names of the parameters of each direction."""
     return ("", "_reverse") if bidirectional else ("",)
 
 
-def _our_cell(form: Form, module: nn.Module, behind: str, copies: Copies) -> Cell:
-    cell = form.ours(getattr(module, f"weight_ih{behind}").shape[1])
+def _our_cell(form: Form, module: nn.Module, suffix: str, copies: Copies) -> Cell:
+    cell = form.ours(getattr(module, f"weight_ih{suffix}").shape[1])
     for ours, theirs in NAMES.items():
         if getattr(cell, ours, None) is not None:
-            setattr(cell, ours, copies.of(getattr(module, theirs + behind)))
+            setattr(cell, ours, copies.of(getattr(module, theirs + suffix)))
     return cell
 
 
@@ -180,7 +178,7 @@ def _refuse_options(module: nn.Module, engine: str, gradient: Any) -> None:
 
 
 def _refuse_extras(module: nn.Module) -> None:
-    """Hooks and parametrizations would be left behind in silence."""
+    """Hooks and parametrizations would be lost in silence."""
     for path, part in module.named_modules():
         hooks = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         if hooks or parametrize.is_parametrized(part):
@@ -233,10 +231,10 @@ def to_torch(net: nn.Module) -> nn.Module:
 
 
 def _filled(module: nn.Module, cells: Sequence[tuple[str, Cell]], copies: Copies) -> nn.Module:
-    for behind, cell in cells:
+    for suffix, cell in cells:
         for ours, theirs in NAMES.items():
             if getattr(cell, ours, None) is not None:
-                setattr(module, theirs + behind, copies.of(getattr(cell, ours)))
+                setattr(module, theirs + suffix, copies.of(getattr(cell, ours)))
     return module
 
 
@@ -292,12 +290,12 @@ def _common_form(layers: list[list[Cell]]) -> Form:
     inputs: Any = layers[0][0].inputs
     for index, layer in enumerate(layers):
         for cell in layer:
-            own = _form_of_ours(cell)
-            if own != form or cell.inputs != inputs:
+            cell_form = _form_of_ours(cell)
+            if cell_form != form or cell.inputs != inputs:
                 raise ArgumentError(
                     "torch.nn cannot express this net: all its cells must be alike.",
                     layer=index,
-                    came=f"{own}, reading {cell.inputs}",
+                    came=f"{cell_form}, reading {cell.inputs}",
                     expected=f"{form}, reading {inputs}",
                     tries="lp.to_torch of each layer on its own",
                 )

@@ -243,7 +243,7 @@ def _sequence_port(name: str, node: fx.Node, role: Role) -> Port:
 #
 # The gradient of amax goes to the values that equal the maximum, divided by their number. A recomputed value may differ
 # in its last bit, for instance where a multiply-add is rounded once instead of twice; then none equals the maximum, and
-# the gradient is 0 / 0. So these values are saved, and the backward sweep reads the bits of the forward sweep.
+# the gradient is NaN. So these values are saved, and the backward sweep reads the bits of the forward sweep.
 
 COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))
 # These operators do not round: equal inputs give equal bits.

@@ -15,7 +15,7 @@ from torch import fx
 from leporello.draw.picture import Name, Shape
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 VertexRole = Literal["input", "target", "state", "value", "parameter"]
 
@@ -76,48 +76,53 @@ class Diagram:
         return next(vertex for vertex in self.vertices if vertex.key == key)
 
 
-PAST, RESETS = "call.past", "call.reset"  # names of inputs that are masks
-
-
-def delayed_sources(loop: Loop, *without: str) -> dict[fx.Node, tuple[fx.Node, int]]:
+def delayed_sources(loop: Loop, *without: Role) -> dict[fx.Node, tuple[fx.Node, int]]:
     """For each state that a step reads: the value it was, and how many steps ago.
 
     A state that steps pass on among each other and never compute is its own source. `without` as for
     `unmasked_results`.
     """
     entering = {out: into for into, out in loop.delays.values()}
+    masks = _masks(loop, without)
     sources = {}
     for out in entering:
-        node, delay, seen = _unmasked(entering[out], without), 1, {out}
+        node, delay, seen = _unmasked(entering[out], masks), 1, {out}
         while node in entering and node not in seen:
             seen.add(node)
-            node, delay = _unmasked(entering[node], without), delay + 1
-        sources[out] = (_unmasked(entering[out], without), 1) if node in entering else (node, delay)
+            node, delay = _unmasked(entering[node], masks), delay + 1
+        sources[out] = (_unmasked(entering[out], masks), 1) if node in entering else (node, delay)
     return sources
 
 
-def _unmasked(node: fx.Node, without: tuple[str, ...]) -> fx.Node:
+def _masks(loop: Loop, without: tuple[Role, ...]) -> set[fx.Node]:
+    """The inputs that are masks to look through: the padding mask, and those of the roles in `without`."""
+    inputs = zip(loop.inputs, loop.placeholders, strict=True)
+    return {node for port, node in inputs if port.role in (Role.PAST, *without)}
+
+
+def _unmasked(node: fx.Node, masks: set[fx.Node]) -> fx.Node:
     """The value that a masked one is where the mask is false."""
     while node.op == "call_function" and operator_name(node) in ("where", "masked_fill"):
         condition, other = (
             (node.args[0], node.args[2]) if operator_name(node) == "where" else (node.args[1], node.args[0])
         )
-        if _mask_name(condition) not in (PAST, *without):
+        if _mask(condition) not in masks:
             return node
         node = other  # type: ignore[assignment]
     return node
 
 
-def unmasked_results(loop: Loop, *without: str) -> list[fx.Node]:
-    """The loop's results as they are before a row's end; `without` names other masks to look through."""
-    return [_unmasked(node, without) for node in loop.results]
+def unmasked_results(loop: Loop, *without: Role) -> list[fx.Node]:
+    """The loop's results as they are before a row's end; `without` are roles of other masks to look through."""
+    masks = _masks(loop, without)
+    return [_unmasked(node, masks) for node in loop.results]
 
 
-def _mask_name(node: object) -> object:
-    """The name of the input that a condition comes from, perhaps through views or masks of its own."""
+def _mask(node: object) -> object:
+    """The input that a condition comes from, perhaps through views or masks of its own."""
     while isinstance(node, fx.Node) and node.op == "call_function":
         node = node.args[0]
-    return node.meta.get("label") if isinstance(node, fx.Node) else None
+    return node
 
 
 def display_names(names: Iterable[str]) -> dict[str, Name]:
@@ -156,9 +161,9 @@ def with_distinct_names(vertices: Iterable[Vertex]) -> list[Vertex]:
     return [renamed[vertex.key] for vertex in in_order]
 
 
-def is_target(loop: Loop, port: Port) -> bool:
+def is_target(port: Port) -> bool:
     """Whether an input is a true value: what a loss compares with, or what is fed back."""
-    return port.name == "call.target" or (port.name == "y" and any(out.name == "L" for out in loop.outputs))
+    return port.role in (Role.TARGET, Role.LOSS_TARGET)
 
 
 def last_step_vertices(loop: Loop, edges: Iterable[Edge]) -> set[str]:

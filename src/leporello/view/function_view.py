@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from leporello.draw.picture import Name
 from leporello.loop.loop import Loop
+from leporello.loop.port import Role
 from leporello.view.diagram import (
-    RESETS,
     Diagram,
     Edge,
     Vertex,
@@ -18,21 +18,20 @@ from leporello.view.diagram import (
     with_distinct_names,
 )
 
-FED_BACK = "call.target"  # the name of the true value that is fed back
-
 
 def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
     """One vertex for the state, one for each input, one for a true value that is fed back.
 
     unfolded   where f is written: folded, on the edges from the inputs; unfolded, or without inputs, between states
     """
-    ports = [port for port in loop.inputs if port.kind == "sequence" and not port.name.startswith("call.")]
+    ports = [port for port in loop.inputs if port.kind == "sequence" and not port.is_added]
     names = display_names(port.name for port in ports)
-    inputs = [Vertex(f"input.{port.name}", names[port.name], "input") for port in ports if not is_target(loop, port)]
+    inputs = [Vertex(f"input.{port.name}", names[port.name], "input") for port in ports if not is_target(port)]
     f = (Name("f"),)
     between = f if unfolded or not inputs else ()
-    fed = {port.name: node for port, node in zip(loop.inputs, loop.placeholders, strict=True)}.get(FED_BACK)
-    before = delayed_sources(loop, RESETS)
+    by_role = {port.role: (port, node) for port, node in zip(loop.inputs, loop.placeholders, strict=True)}
+    target, fed = by_role.get(Role.TARGET, (None, None))
+    before = delayed_sources(loop, Role.RESET)
     forced = [leaf for leaf, (_, out) in loop.delays.items() if before[out][0] is fed]  # the true value, nothing else
     leaves = [leaf for leaf in loop.delays if leaf not in forced]
     if leaves:
@@ -41,7 +40,7 @@ def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
         delayed = [Edge("state", "state", between, delay=1, stepwise=True)]
     else:
         state, delayed = Vertex("output", Name("o")), []
-    teacher = [] if fed is None else [Vertex(f"input.{FED_BACK}", Name("y"), "target", tooltip="the true value")]
+    teacher = [] if target is None else [Vertex(f"input.{target.name}", Name("y"), "target", tooltip="the true value")]
     delayed += [Edge(vertex.key, state.key, () if leaves else between, delay=1) for vertex in teacher if forced]
     label = () if unfolded and delayed else f
     read = [Edge(vertex.key, state.key, label) for vertex in inputs]

@@ -52,7 +52,7 @@ def operator_diagram(loop: Loop) -> Diagram:
         builder.add(node)
     for port, node in zip(loop.outputs, unmasked_results(loop), strict=True):
         if port.kind != "state":
-            builder.result(node, is_users=not port.name.startswith("call."))
+            builder.result(node, is_users=not port.is_added)
     return builder.diagram()
 
 
@@ -158,15 +158,14 @@ class _OperatorDiagram:
     def _input(self, node: fx.Node) -> str:
         port = self.ports[node]
         key = f"{port.kind}.{port.name}"
-        short = port.name.removeprefix("call.")
-        name = self.names[port.kind][port.name] if short == port.name else Name(short)
+        name = Name(port.name.removeprefix("call.")) if port.is_added else self.names[port.kind][port.name]
         if port.kind == "state":
             key = f"point.{port.name}"
             self.vertices[key] = Vertex(key, name, "state", "point", node in self.stepwise)
         elif port.kind == "invariant":
             self.vertices[key] = Vertex(key, name, "parameter", "parameter")
         else:
-            role: VertexRole = "target" if is_target(self.loop, port) else "input"
+            role: VertexRole = "target" if is_target(port) else "input"
             self.vertices[key] = Vertex(key, Name("y") if role == "target" else name, role, "box")
         return key
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from torch import fx
 
 from leporello.draw.picture import Name
+from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
+from leporello.loop.port import Role
 from leporello.loop.value_classes import is_view, values_on_cycles
 from leporello.view.diagram import (
-    RESETS,
     Diagram,
     Edge,
     Vertex,
@@ -57,7 +58,7 @@ def textbook_diagram(loop: Loop) -> Diagram:
     for node in vertices:
         if node.op == "call_function":
             edges += _edges_into(loop, node, vertices, varying, stepwise, matrices)
-    for out, (into, delay) in delayed_sources(loop, RESETS).items():
+    for out, (into, delay) in delayed_sources(loop, Role.RESET).items():
         if out in vertices:  # a state that is only passed on
             edges.append(Edge(vertices[into].key, vertices[out].key, delay=delay))
     outputs = [node for port, node in zip(loop.outputs, unmasked_results(loop), strict=True) if port.kind == "sequence"]
@@ -86,12 +87,12 @@ def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict
             vertices[node] = Vertex(key, name, role, stepwise=node in stepwise, tooltip=tooltip or _size(node))
 
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
-        if port.kind == "sequence" and is_target(loop, port):
+        if port.kind == "sequence" and is_target(port):
             add(node, Name("y"), "target", f"input.{port.name}", "the true value")
-        elif port.kind == "sequence" and not port.name.startswith("call."):
+        elif port.kind == "sequence" and not port.is_added:
             add(node, names[port.name], "input", f"input.{port.name}")
-    results = list(zip(loop.outputs, unmasked_results(loop, RESETS), strict=True))
-    sources = delayed_sources(loop, RESETS)
+    results = list(zip(loop.outputs, unmasked_results(loop, Role.RESET), strict=True))
+    sources = delayed_sources(loop, Role.RESET)
     for port, node in results:
         if port.kind == "state" and (
             node.op != "placeholder" or sources.get(loop.delays[port.name][1], (node,))[0] in sources
@@ -159,7 +160,8 @@ def _parameters(value: fx.Node) -> list[str]:
             continue
         seen.add(node)
         label = str(node.meta.get("label") or "")
-        if node.op == "placeholder" and label and node.meta["val"].dim() > 1 and not label.startswith("call."):
+        is_matrix = node.op == "placeholder" and node.meta["val"].dim() > 1 and not has_rows(node.meta["val"])
+        if is_matrix and label:
             names.append(label)
         pending += node.all_input_nodes
     return names[::-1]
@@ -177,7 +179,7 @@ def _edges_into(
 
     matrices   for each parameter its name as it is displayed
     """
-    sources = delayed_sources(loop, RESETS)
+    sources = delayed_sources(loop, Role.RESET)
     along: dict[fx.Node, dict[str, bool]] = {node: {}}  # matrices between here and the vertex: multiplied step by step?
     paths: dict[tuple[fx.Node, int], dict[str, bool]] = {}  # the same by vertex that is read, and its delay
     rank = {other: index for index, other in enumerate(loop.graph.nodes)}

@@ -1,7 +1,10 @@
 """The engine `cpu`: insides of a Loop as generated C, built by the machine's compiler and cached.
 
-insides       a program whose insides are kernels
+target        what the engine is, as a record
 c_emitter     the C of a kernel; its memory in c_memory, expressions in c_expressions, operators in c_operators
 build         from C to a library
-library       a library as a function over memory
+runner        a built kernel as a function of tensors
+native        the C that all kernels share, and the threads
+row_products, row_sums
+              products and sums over the rows of all steps
 """

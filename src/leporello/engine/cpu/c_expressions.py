@@ -1,14 +1,11 @@
-"""`Body`: expressions as statements of C, each value once and under a name.
-
-Knows expressions and where their values lie; knows nothing of the loops around them.
-"""
+"""Expressions as statements of C: each value is computed once and has a name."""
 
 from __future__ import annotations
 
 import torch
 
-from leporello.engine.cpu.c_memory import Layout
-from leporello.engine.cpu.c_operators import OF_INTEGERS, POWERS, SPELLING, TYPES, number
+from leporello.engine.cpu.c_memory import MemoryLayout
+from leporello.engine.cpu.c_operators import INTEGER_SPELLING, POWERS, SPELLING, TYPES, literal
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import (
     Apply,
@@ -17,75 +14,79 @@ from leporello.kernel.description import (
     Expression,
     Fetch,
     Load,
-    Place,
+    Position,
     dtype_of_expression,
 )
+from leporello.kernel.index import Index
 
 
-class Body:
-    """The statements inside loops: each value once, by name.
+class LoopBody:
+    """The statements inside the loops of a block, while they are written.
 
-    outside   those that no loop changes: compilers find vectors more readily where they stand in front
+    lines       inside the loops
+    hoisted     in front of the loops, since no loop changes them: compilers vectorise more readily so
+    names       of expressions that have been computed, by id
+    stored      names of values that were stored by an earlier statement of this iteration, by buffer and index
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: MemoryLayout) -> None:
         self.layout = layout
         self.lines: list[str] = []
-        self.outside: list[str] = []
-        self.staying: set[int] = set()
-        self.count = 0
-        self.named: dict[int, str] = {}
-        self.known: dict[tuple[Buffer, object], str] = {}
-        self.alive: list[Expression] = []
+        self.hoisted: list[str] = []
+        self.names: dict[int, str] = {}
+        self.stored: dict[tuple[Buffer, Index], str] = {}
+        self._count = 0
+        self._invariant: set[int] = set()
+        self._alive: list[Expression] = []  # ids of expressions that are kept are not used again
 
-    def kept(self, value: str, kind: str, outside: bool = False) -> str:
-        """A value under a name of its own."""
+    def named(self, value: str, kind: str, hoisted: bool = False) -> str:
+        """A name for a C expression of a C type; it is its own if it is one already."""
         if value.isidentifier():
             return value
-        name, self.count = f"t{self.count}", self.count + 1
-        (self.outside if outside else self.lines).append(f"const {kind} {name} = {value};")
+        name, self._count = f"t{self._count}", self._count + 1
+        (self.hoisted if hoisted else self.lines).append(f"const {kind} {name} = {value};")
         return name
 
     def value(self, expression: Expression) -> str:
-        """What an expression is called; what it is made of has been said before."""
-        if id(expression) in self.named:
-            return self.named[id(expression)]
-        found = self._spelt(expression)
+        """The name of an expression's value, or the literal; what it is made of is computed before."""
+        if id(expression) in self.names:
+            return self.names[id(expression)]
+        text = self._spelt(expression)
         if isinstance(expression, (Apply, Load, Fetch)):
-            stays = self._stays(expression)
-            if stays:
-                self.staying.add(id(expression))
-            found = self.kept(found, TYPES[dtype_of_expression(expression)], stays)
-        self.named[id(expression)] = found
-        self.alive.append(expression)  # its id stays its own
-        return found
+            invariant = self._is_invariant(expression)
+            if invariant:
+                self._invariant.add(id(expression))
+            text = self.named(text, TYPES[dtype_of_expression(expression)], invariant)
+        self.names[id(expression)] = text
+        self._alive.append(expression)
+        return text
 
-    def _stays(self, expression: Expression) -> bool:
-        """Whether no loop changes a value; those it is made of have been asked before."""
+    def _is_invariant(self, expression: Expression) -> bool:
+        """Whether no loop changes a value; its operands have been seen before."""
         if isinstance(expression, Constant):
             return True
         if isinstance(expression, Apply):
-            return all(isinstance(part, Constant) or id(part) in self.staying for part in expression.arguments)
-        if expression.index.terms or isinstance(expression, Place):
+            return all(isinstance(part, Constant) or id(part) in self._invariant for part in expression.arguments)
+        if expression.index.terms or isinstance(expression, Position):
             return False
         if isinstance(expression, Fetch):
-            return all(id(along.number) in self.staying for along in expression.by)
-        return (expression.buffer, expression.index) not in self.known
+            return all(id(along.number) in self._invariant for along in expression.by)
+        return (expression.buffer, expression.index) not in self.stored
 
     def _spelt(self, expression: Expression) -> str:
         if isinstance(expression, Load):
             key = (expression.buffer, expression.index)
-            return self.known.get(key) or self.layout.element(expression.buffer, str(expression.index))
+            return self.stored.get(key) or self.layout.element(expression.buffer, str(expression.index))
         if isinstance(expression, Constant):
-            return number(expression.value, expression.dtype)
-        if isinstance(expression, Place):
+            return literal(expression.value, expression.dtype)
+        if isinstance(expression, Position):
             return f"(({TYPES[expression.dtype]})({expression.index}))"
         if isinstance(expression, Fetch):
-            places = [str(expression.index)]
+            offsets = [str(expression.index)]
             for along in expression.by:
-                by, last = self.value(along.number), along.size - 1
-                places.append(f"({by} < 0 ? 0 : {by} > {last} ? {last} : {by}) * {along.stride}")
-            return self.layout.element(expression.buffer, " + ".join(places))
+                number, last = self.value(along.number), along.size - 1
+                offsets.append(f"({number} < 0 ? 0 : {number} > {last} ? {last} : {number}) * {along.stride}")
+            return self.layout.element(expression.buffer, " + ".join(offsets))
         return self._applied(expression)
 
     def _applied(self, expression: Apply) -> str:
@@ -94,19 +95,20 @@ class Body:
             exponent = expression.arguments[1].value
             if exponent in POWERS:
                 return POWERS[exponent].format(arguments[0])
-        real = _working(expression)
+        working = _working_type(expression)
         if expression.operator == "cast" and expression.dtype == torch.bool:
             return f"{arguments[0]} != 0"
-        pattern = (SPELLING if real.is_floating_point else {**SPELLING, **OF_INTEGERS}).get(expression.operator)
+        spelling = SPELLING if working.is_floating_point else {**SPELLING, **INTEGER_SPELLING}
+        pattern = spelling.get(expression.operator)
         if pattern is None:
             raise EngineRefusal(f"the operator {expression.operator} is not covered by kernels.")
         if expression.operator == "bitwise_not" and expression.dtype == torch.bool:
             pattern = "!{0}"
-        double = real == torch.float64
+        double = working == torch.float64
         return pattern.format(*arguments, s="d" if double else "f", m="" if double else "f", t=TYPES[expression.dtype])
 
 
-def _working(expression: Apply) -> torch.dtype:
+def _working_type(expression: Apply) -> torch.dtype:
     """In which type an operator computes: the widest of its arguments'; its value's where they are integers."""
     types = [dtype_of_expression(argument) for argument in expression.arguments]
     if torch.float64 in types or torch.float32 in types:

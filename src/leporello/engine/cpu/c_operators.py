@@ -1,4 +1,4 @@
-"""How C spells operators and types. Rules are tables."""
+"""How C spells the operators of `OPERATORS`, the types of numbers, and constants."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TYPES = {
     torch.bool: "uint8_t",
 }
 
-# {0}, {1} are the arguments; {s} is f or d, {m} the ending of libm's functions, {t} the type of the
-# value.
+# Of floating-point numbers, and of integers where they have no spelling of their own. {0}, {1} are the arguments;
+# {s} is f or d, {m} the ending of libm's functions, {t} the type of the value.
 SPELLING = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -92,8 +92,8 @@ SPELLING = {
     "cast": "({t}){0}",
 }
 
-# The same, of integers.
-OF_INTEGERS = {
+# Of integers, where that is something else.
+INTEGER_SPELLING = {
     "where": "{0} ? {1} : {2}",
     "abs": "{0} < 0 ? -{0} : {0}",
     "sign": "({0} > 0) - ({0} < 0)",
@@ -107,11 +107,14 @@ OF_INTEGERS = {
     "isnan": "0",
     "isinf": "0",
     "signbit": "{0} < 0",
+    "fmin": "minimum_({0}, {1})",
+    "fmax": "maximum_({0}, {1})",
 }
+# Powers with a constant exponent that are products.
 POWERS: dict[float, str] = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}"}
 
-# How a reduction begins, and how it goes on from `sum` with `value`.
-GATHERED = {
+# How a reduction begins, and how it goes on from `sum` with `value`; argmax and argmin keep two variables.
+REDUCTION_SPELLING = {
     "sum": ("0", "sum + value"),
     "prod": ("1", "sum * value"),
     "amax": ("{lowest}", "maximum_(value, sum)"),
@@ -121,8 +124,8 @@ GATHERED = {
 }
 
 
-def ends(dtype: torch.dtype) -> dict[str, str]:
-    """What a search for the largest or smallest number of a type begins with."""
+def extremes(dtype: torch.dtype) -> dict[str, str]:
+    """The lowest and the highest number of a type: what a search for the largest or smallest begins with."""
     if dtype.is_floating_point:
         return {"lowest": "-__builtin_inf()", "highest": "__builtin_inf()"}
     if dtype == torch.bool:
@@ -131,8 +134,8 @@ def ends(dtype: torch.dtype) -> dict[str, str]:
     return {"lowest": f"{limits.min + 1} - 1", "highest": str(limits.max)}  # C has no literal for the lowest
 
 
-def number(value: float | int | bool, dtype: torch.dtype) -> str:
-    """A constant, exactly."""
+def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+    """A constant, to the last bit."""
     if not dtype.is_floating_point:
         return str(int(value))
     single = "f" if dtype == torch.float32 else ""
@@ -140,6 +143,6 @@ def number(value: float | int | bool, dtype: torch.dtype) -> str:
         return f'__builtin_nan{single}("")'
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}__builtin_inf{single}()"
-    spelt = torch.tensor(float(value), dtype=dtype).item()
-    text = float(spelt).hex()
-    return f"{text}{single}" if spelt != int(spelt) or abs(spelt) > 1e6 else f"{spelt:.1f}{single}"
+    rounded = torch.tensor(float(value), dtype=dtype).item()
+    readable = rounded == int(rounded) and abs(rounded) <= 1e6
+    return f"{rounded:.1f}{single}" if readable else f"{float(rounded).hex()}{single}"

@@ -28,6 +28,7 @@ class RowSums:
     """For each pair of values first.t() @ second; first.sum(0, keepdim=True) where there is no second.
 
     shapes    for each sum: the index of the first value, that of the second or -1, and their numbers of columns
+    columns   of each value; 0 for a second value that does not exist
     past      whether there is one value more, the mask of rows that are skipped
     work      approximate operations for one row
     code      by runtime library and number of threads: the address of the function, and bytes of scratch per thread
@@ -39,20 +40,23 @@ class RowSums:
     def __init__(self, shapes: SumShapes, dtype: torch.dtype, past: bool = False) -> None:
         self.shapes, self.dtype, self.past = shapes, dtype, past
         self.results = [(1, m) if second < 0 else (m, n) for _, second, m, n in shapes]
-        self.first_columns = next(m for first, _, m, _ in shapes if first == 0)
+        columns = {value: count for first, second, m, n in shapes for value, count in ((first, m), (second, n))}
+        self.columns = [columns[value] for value in range(len(columns) - (-1 in columns))] + [0]
+        self.first_columns = self.columns[0]
+        self.like = torch.empty(0, dtype=dtype, device=native.CPU)
         self.work = sum(2 * m * max(n, 4) for _, _, m, n in shapes)
         self.code: dict[tuple[Any, int], tuple[int, int]] = {}
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
         rows = values[0].numel() // self.first_columns
-        tables = [value if value.stride(-1) == 1 else value.contiguous() for value in values]
-        skipped = tables.pop().data_ptr() if self.past else 0
-        addresses = [table.data_ptr() for table in tables]
+        strides = self.columns
+        if not all(value.is_contiguous() for value in values):
+            values = tuple(value if value.stride(-1) == 1 else value.contiguous() for value in values)
+            strides = [*(value.stride(-2) for value in values[: len(self.columns) - 1]), 0]
+        addresses = [value.data_ptr() for value in values]
+        skipped = addresses.pop() if self.past else 0
         addresses.append(0)  # of the second value, index -1, where there is none
-        strides = [table.stride(-2) for table in tables]
-        strides.append(0)
-        dtype = self.dtype
-        sums = [torch.empty(shape, dtype=dtype, device=native.CPU) for shape in self.results]
+        sums = [self.like.new_empty(*shape) for shape in self.results]
         words: list[int] = []
         for (first, second, m, n), out in zip(self.shapes, sums, strict=True):
             words += (addresses[first], addresses[second], out.data_ptr(), m, n, strides[first], strides[second])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import source_of
-from leporello.engine.cpu.c_memory import MATRIX_WORDS, together
-from leporello.engine.target import invariant_cache
+from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
+from leporello.engine.target import Run, invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
@@ -41,6 +42,9 @@ class CpuRunner:
     rows_alone    rows per thread from which on threads work independently, not as a team
     loaded        slots of the fixed values that the C code reads element by element and needs contiguous; the others
                   are only multiplied
+    matrices      for each matrix: the slot of its fixed value, its axes of head, inner and outer numbers, and their
+                  strides where it is contiguous (None where its value has other axes too)
+    pack          the function that packs matrices
     packed_size   numbers in the packed tiles of all matrices
     packed_at     byte offset of each packed matrix
     sizes         heads, inner and outer size of each matrix, for `pack`
@@ -55,74 +59,71 @@ class CpuRunner:
     work: int
     team_rows: int
     rows_alone: int
-    loaded: frozenset[int]
+    loaded: tuple[int, ...]
+    matrices: tuple[tuple[int, tuple[int | None, int, int], tuple[int, ...] | None], ...]
+    pack: Callable[[int, int, int], None]
     packed_size: int
     packed_at: tuple[int, ...]
     sizes: array[int]
 
-    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> CpuRun:
-        held = [*rows]
-        held += [value.contiguous() if slot in self.loaded else value for slot, value in enumerate(fixed)]
+    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> Run:
+        held = [*rows, *fixed]
+        for slot in self.loaded:
+            held[len(rows) + slot] = fixed[slot].contiguous()
+        pointers = [value.data_ptr() for value in held]
         words: list[int] = []
-        for matrix in self.kernel.matrices:
-            value = held[len(rows) + matrix.fixed]
-            words += (0, value.data_ptr())  # `matrix` in products.c: its packed tiles, its address, its strides
-            words += [0 if axis is None else value.stride(axis) for axis in matrix.axes]
-        packed = self._pack(words, row_count)
-        return CpuRun(self, held, [value.data_ptr() for value in held], words, packed)
+        for slot, axes, strides in self.matrices:  # `matrix` in products.c: packed tiles, address, strides
+            value = fixed[slot]
+            if strides is not None and value.is_contiguous():
+                words += (0, pointers[len(rows) + slot], *strides)
+            else:
+                words += (0, pointers[len(rows) + slot], *(0 if axis is None else value.stride(axis) for axis in axes))
+        packed = self._pack(words) if words and row_count >= MIN_PACKED_ROWS else None
+        words.append(self.products)
+        run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
 
-    def _pack(self, words: list[int], row_count: int) -> Tensor | None:
-        """Pack the kernel's matrices into tiles, unless rows are few; the returned tensor holds the tiles.
+        def run(
+            states: Sequence[Tensor | None],
+            reads: Sequence[Tensor],
+            next_states: Sequence[Tensor],
+            writes: Sequence[Tensor],
+            steps: int,
+            batch: int,
+            holds: Any = (held, packed),
+        ) -> None:
+            arguments = [0 if state is None else state.data_ptr() for state in states]  # 0 stands for zeros
+            for value in reads:
+                arguments.append(value.data_ptr())
+            arguments += pointers
+            for value in next_states:
+                arguments.append(value.data_ptr())
+            for value in writes:
+                arguments.append(value.data_ptr())
+            arguments += words
+            threads = native.thread_count(steps * batch * work)
+            team_rows = self.team_rows if batch < threads * self.rows_alone else 0
+            run_kernel(address, arguments, batch, steps, scratch, threads, team_rows)
+
+        return run
+
+    def _pack(self, words: list[int]) -> Tensor:
+        """Pack the kernel's matrices into tiles, which the returned tensor holds.
 
         words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written here
         """
-        if row_count < MIN_PACKED_ROWS or not words:
-            return None
-        cache, key = invariant_cache(), (id(self), tuple(words))
-        packed: Tensor | None = None if cache is None else cache.get(key)
-        new = packed is None
-        if packed is None:
-            packed = empty_from_pool((self.packed_size,), self.kernel.dtype, native.CPU)
+        cache = invariant_cache()
+        key = None if cache is None else (id(self), tuple(words))
+        if cache is not None and key in cache:
+            packed: Tensor = cache[key]
+            words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
+            return packed
+        packed = empty_from_pool((self.packed_size,), self.kernel.dtype, native.CPU)
         words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
-        if new:
-            arguments = array("q", words)
-            pack = getattr(native.runtime(), f"pack_{_letter(self.kernel)}")
-            pack(arguments.buffer_info()[0], self.sizes.buffer_info()[0], len(self.packed_at))
-            if cache is not None:
-                cache[key] = packed
+        arguments = array("q", words)
+        self.pack(arguments.buffer_info()[0], self.sizes.buffer_info()[0], len(self.packed_at))
+        if cache is not None:
+            cache[key] = packed
         return packed
-
-
-class CpuRun:
-    """A kernel bound to its packed invariants, which it holds as long as it may be called."""
-
-    __slots__ = ("held", "packed", "pointers", "runner", "words")
-
-    def __init__(
-        self, runner: CpuRunner, held: list[Tensor], pointers: list[int], words: list[int], packed: Tensor | None
-    ) -> None:
-        self.runner, self.held, self.pointers, self.packed = runner, held, pointers, packed
-        self.words = [*words, runner.products]
-
-    def __call__(
-        self,
-        states: Sequence[Tensor | None],
-        reads: Sequence[Tensor],
-        next_states: Sequence[Tensor],
-        writes: Sequence[Tensor],
-        steps: int,
-        batch: int,
-    ) -> None:
-        arguments = [0 if state is None else state.data_ptr() for state in states]  # 0 stands for zeros
-        arguments += [value.data_ptr() for value in reads]
-        arguments += self.pointers
-        arguments += [value.data_ptr() for value in next_states]
-        arguments += [value.data_ptr() for value in writes]
-        arguments += self.words
-        runner = self.runner
-        threads = native.thread_count(steps * batch * runner.work)
-        team_rows = runner.team_rows if batch < threads * runner.rows_alone else 0
-        native.run_kernel(runner.address, arguments, batch, steps, runner.scratch, threads, team_rows)
 
 
 def build(kernel: Kernel) -> CpuRunner:
@@ -138,12 +139,26 @@ def build(kernel: Kernel) -> CpuRunner:
         scratch=ctypes.c_long.in_dll(code, "scratch_bytes").value,
         products=native.address_of(getattr(native.runtime(), f"product_{_letter(kernel)}")),
         work=sum(map(_work, kernel.blocks)),
-        team_rows=together(kernel),
+        team_rows=rows_together(kernel),
         rows_alone=max(shared, default=0),
-        loaded=frozenset(loaded(kernel)),
+        loaded=tuple(sorted(loaded(kernel))),
+        matrices=tuple((matrix.fixed, matrix.axes, _strides(matrix, kernel)) for matrix in kernel.matrices),
+        pack=getattr(native.runtime(), f"pack_{_letter(kernel)}"),
         packed_size=packed_size,
         packed_at=tuple(begin * kernel.dtype.itemsize for begin in begins),
         sizes=array("q", [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]),
+    )
+
+
+def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
+    """Strides of a contiguous matrix along head, inner and outer axis, 0 where it has no axis of heads; None where its
+    value has other axes too."""
+    pairs = zip(matrix.axes, (matrix.heads, matrix.inner, matrix.outer), strict=True)
+    sizes = {axis: size for axis, size in pairs if axis is not None}
+    if len(sizes) != len(kernel.buffers["fixed"][matrix.fixed].sizes):
+        return None
+    return tuple(
+        0 if axis is None else math.prod(size for other, size in sizes.items() if other > axis) for axis in matrix.axes
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from leporello.engine.cpu.build import compiler_refusal
+from leporello.engine.cpu.native import put_step
 from leporello.engine.cpu.row_products import with_row_products
 from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
 from leporello.engine.cpu.runner import build
@@ -45,4 +46,5 @@ CPU_TARGET = Target(
     remedy="Install gcc or clang",
     build=build,
     at_once=_at_once,
+    put_step=put_step,
 )  # fmt: skip

@@ -85,6 +85,7 @@ class Program:
     once        the stage that runs before the first window
     timed       the stages that run in every window, in order
     finish      the stage that runs after the last window
+    put_step    copies a value to one step of a contiguous sequence of the same dtype
     """
 
     split: Split
@@ -99,6 +100,7 @@ class Program:
     once: tuple[Stage, Callable[..., Any]] | None
     timed: tuple[TimedStage, ...]
     finish: tuple[Stage, Callable[..., Any]] | None
+    put_step: Callable[[Tensor, int, Tensor], None]
 
     @property
     def device(self) -> torch.device:
@@ -137,6 +139,7 @@ def program_of(split: Split, target: Target) -> Program:
         once=_untimed(split, "once"),
         timed=tuple(timed),
         finish=_untimed(split, "finish"),
+        put_step=target.put_step,
     )
     return _without_unread(program) if target.kernels else program
 

@@ -18,6 +18,7 @@ from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.sweep.inside_loop import repeated, run_inside
 from leporello.engine.sweep.placement import Placement
 from leporello.engine.sweep.program import Program, row_axis
+from leporello.engine.target import put_step
 from leporello.loop.value_classes import ValueClass
 
 
@@ -31,6 +32,7 @@ class SourceText:
             "repeated": repeated,
             "run_inside": run_inside,
             "put_window": _put_window,
+            "put_converted": put_step,
             "empty_from_pool": empty_from_pool,
         }
 
@@ -71,7 +73,9 @@ class Values:
         self.text, self.program, self.placement, self.one_step = text, program, placement, one_step
         self.depth = 1 if one_step else 2  # of the lines of a window
         self.pooled = torch.empty(0, device=program.device).is_cpu
+        self.likes: dict[torch.dtype, Tensor] = {}
         text.name("device", program.device)
+        text.name("put_step", program.put_step)
 
     # ---- names
 
@@ -100,9 +104,13 @@ class Values:
     def empty_of(self, node: fx.Node, sizes: list[str], *, leaves: bool | None = None) -> str:
         """An expression that allocates memory of these sizes, in a value's dtype."""
         leaves = node in self.placement.leaving if leaves is None else leaves
-        dtype = self.text.name(str(node.meta["val"].dtype).replace("torch.", ""), node.meta["val"].dtype)
-        allocate = "empty_from_pool" if self.pooled and not leaves else "torch.empty"
-        return f"{allocate}(({', '.join(sizes)},), dtype={dtype}, device=device)"
+        dtype: torch.dtype = node.meta["val"].dtype
+        name = str(dtype).replace("torch.", "")
+        if self.pooled and not leaves:
+            return f"empty_from_pool(({', '.join(sizes)},), dtype={self.text.name(name, dtype)}, device=device)"
+        # a method of a tensor of that dtype: half the cost of torch.empty with a dtype and a device
+        self.likes.setdefault(dtype, torch.empty(0, dtype=dtype, device=self.program.device))
+        return f"{self.text.name(f'{name}_like', self.likes[dtype])}.new_empty({', '.join(sizes)})"
 
     def allocate_sequences(self) -> None:
         """Allocate the output sequences that stages write in place."""
@@ -111,7 +119,9 @@ class Values:
             if node in self.placement.owners and node in self.placement.written:
                 state, reverse = python_name(self.placement.owners[node]), self.program.reverse
                 self.text.line(f"b_{name} = {self._sequence_memory(node, 'length + 1')}")
-                self.text.line(f"b_{name}[{'length' if reverse else '0'}] = i_{state}")
+                same = node.meta["val"].dtype == self.program.delays[self.placement.owners[node]][1].meta["val"].dtype
+                put = "put_step" if same else "put_converted"
+                self.text.line(f"{put}(b_{name}, {'length' if reverse else '0'}, i_{state})")
                 self.text.line(f"w_{name} = b_{name}[{':length' if reverse else '1:'}]")
             elif node in self.placement.in_place:
                 self.text.line(f"w_{name} = {self._sequence_memory(node, 'length')}")

@@ -1,6 +1,8 @@
-"""`Window`: the call that failed, as a Loop with its values, to be run in blocks of steps or one step by itself.
+"""The forward sweep of a call that failed: which operator first made a value that is not finite and reaches a result.
 
-Runs as the engine `reference` does. Knows Loops and time; knows nothing of what is looked for.
+Blocks of steps are run as the engine `reference` runs them. A block with a result that is not finite is run again from
+its own first state, one operator after another. An infinity that a step writes itself (a mask of -inf before a
+softmax), and what it becomes while it stays one, is intended.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import SPELLING, arguments, function_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_in
 
-BLOCK = 64  # steps that are run before anybody looks at what they gave
+BLOCK_STEPS = 64  # steps that are run before their results are checked
 States = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
-    """A call.
+class FailedCall:
+    """The call that failed, as a Loop with its values; it can be run in blocks of steps, or one step by itself.
 
     function   one step of the loop
     values     in the order of the loop's inputs; sequences and draws are (length, batch, ...)
@@ -41,13 +43,13 @@ class Window:
     batch: int
 
     @staticmethod
-    def of_call(loop: Loop, values: Sequence[Tensor], length: int, batch: int) -> Window:
-        return Window(loop, function_of(loop.graph), tuple(values), length, batch)
+    def of_call(loop: Loop, values: Sequence[Tensor], length: int, batch: int) -> FailedCall:
+        return FailedCall(loop, function_of(loop.graph), tuple(values), length, batch)
 
     @cached_property
     def past(self) -> Tensor | None:
-        """Where rows have ended, (length, batch): what happens there reaches nobody."""
-        return next((value for port, value in self.pairs if port.name == "call.past"), None)
+        """Where rows have ended, (length, batch): values there reach no result."""
+        return next((value for port, value in self.pairs if port.role is Role.PAST), None)
 
     @property
     def pairs(self) -> list[tuple[Port, Tensor]]:
@@ -59,12 +61,12 @@ class Window:
         return {port.name: value for port, value in self.pairs if port.kind == "state"}
 
     def blocks(self, reverse: bool = False) -> Iterator[tuple[int, int]]:
-        starts = range(0, self.length, BLOCK)
+        starts = range(0, self.length, BLOCK_STEPS)
         for first in reversed(starts) if reverse else starts:
-            yield first, min(first + BLOCK, self.length)
+            yield first, min(first + BLOCK_STEPS, self.length)
 
-    def of(self, first: int, last: int, states: Mapping[str, Tensor]) -> Window:
-        """A stretch of its steps, from a state."""
+    def of(self, first: int, last: int, states: Mapping[str, Tensor]) -> FailedCall:
+        """The steps from `first` to before `last`, from a state."""
         values = []
         for port, value in self.pairs:
             timed = port.kind in ("sequence", "draw")
@@ -73,8 +75,8 @@ class Window:
 
     def run(self, passing: Passing = ALL) -> dict[tuple[str, str], Tensor]:
         """The loop's outputs by kind and name."""
-        made = reference.run(self.loop, self.function, self.values, self.length, self.batch, passing)
-        return {(port.kind, port.name): value for port, value in zip(self.loop.outputs, made, strict=True)}
+        results = reference.run(self.loop, self.function, self.values, self.length, self.batch, passing)
+        return {(port.kind, port.name): value for port, value in zip(self.loop.outputs, results, strict=True)}
 
     def nodes(self, time: int = 0) -> dict[fx.Node, Any]:
         """Every value of one step, by its node."""
@@ -88,7 +90,7 @@ class Window:
         return values
 
     def row_axis(self, node: fx.Node, value: Tensor) -> int | None:
-        """The axis of a value that is the rows; the first that could be, for a loop traced for one batch only."""
+        """The batch axis of a value; the first axis of that size, for a loop traced for one batch only."""
         if self.loop.traced_for_one_batch:
             return 0 if value.dim() and value.shape[0] == self.batch else None
         stand_in = node.meta.get("val")
@@ -102,112 +104,121 @@ class Window:
 
 
 def evaluated(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
-    """What an operator makes of the values it reads."""
+    """The result of an operator for the values it reads."""
     args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
     operator: Any = SPELLING.get(node.target, node.target)
     return operator(*args, **options)
 
 
-def states_in(made: Mapping[tuple[str, str], Tensor]) -> States:
-    return {name: value for (kind, name), value in made.items() if kind == "state"}
+def states_in(results: Mapping[tuple[str, str], Tensor]) -> States:
+    return {name: value for (kind, name), value in results.items() if kind == "state"}
 
 
 @dataclass(eq=False)
 class Forward:
-    """What a forward sweep gave.
+    """What a forward sweep found.
 
     origin   of the first value that is not finite, None where there is none
     starts   the state before the first step of each block, by that step
-    made     the loop's outputs by kind and name: sequences whole, totals summed, states as they end
+    results  the loop's outputs by kind and name: whole sequences, summed totals, final states
     """
 
     origin: Origin | None = None
     starts: dict[int, States] = field(default_factory=dict)
-    made: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    results: dict[tuple[str, str], Tensor] = field(default_factory=dict)
 
 
 @torch.no_grad()
-def forward(window: Window) -> Forward:
-    """Run all steps in blocks, and look into the first block that needs it."""
-    found, states = Forward(), window.states
-    meant = {name for name, value in states.items() if kind_of(value) is not None}
-    pieces: list[dict[tuple[str, str], Tensor]] = []
-    for first, last in window.blocks():
-        found.starts[first] = states
-        block = window.of(first, last, states)
-        made = block.run()
-        pieces.append(made)
-        looked_into = found.origin is None and any(
-            kind_of(block.alive(value) if kind == "sequence" else value) for (kind, _), value in made.items()
+def forward(failed: FailedCall) -> Forward:
+    """Run all steps in blocks, and search the first block that has a result that is not finite."""
+    sweep, states = Forward(), failed.states
+    intended = {name for name, value in states.items() if kind_of(value) is not None}
+    blocks: list[dict[tuple[str, str], Tensor]] = []
+    for first, last in failed.blocks():
+        sweep.starts[first] = states
+        block = failed.of(first, last, states)
+        results = block.run()
+        blocks.append(results)
+        suspicious = sweep.origin is None and any(
+            kind_of(block.alive(value) if kind == "sequence" else value) for (kind, _), value in results.items()
         )
-        if looked_into:
-            found.origin = _step_by_step(window, first, last, states, meant)
-        states = states_in(made)
-    found.made = {(kind, name): _whole(kind, [made[kind, name] for made in pieces]) for kind, name in pieces[0]}
-    return found
+        if suspicious:
+            sweep.origin = _step_by_step(failed, first, last, states, intended)
+        states = states_in(results)
+    sweep.results = {(kind, name): _whole(kind, [block[kind, name] for block in blocks]) for kind, name in blocks[0]}
+    return sweep
 
 
-def _whole(kind: str, column: list[Tensor]) -> Tensor:
+def _whole(kind: str, parts: list[Tensor]) -> Tensor:
+    """One output of all blocks together."""
     if kind == "state":
-        return column[-1]
-    return torch.cat(column) if kind == "sequence" else torch.stack(column).sum(0)
+        return parts[-1]
+    return torch.cat(parts) if kind == "sequence" else torch.stack(parts).sum(0)
 
 
-def _step_by_step(window: Window, first: int, last: int, states: States, meant: set[str]) -> Origin | None:
+def _step_by_step(failed: FailedCall, first: int, last: int, states: States, intended: set[str]) -> Origin | None:
+    """The origin within a block.
+
+    states     before its first step
+    intended   states that are infinite on purpose
+    """
     for time in range(first, last):
-        alone = window.of(time, time + 1, states)
-        made = alone.run()
-        if any(kind_of(value) for value in made.values()):
-            step = _Step(alone, time, meant)
-            origin = step.origin()
+        one_step = failed.of(time, time + 1, states)
+        results = one_step.run()
+        if any(kind_of(value) for value in results.values()):
+            origin = _Step(one_step, time, intended).origin()
             if origin is not None:
                 return origin
-            meant |= {name for name, value in states_in(made).items() if kind_of(value) is not None}
-        states = states_in(made)
+            intended |= {name for name, value in states_in(results).items() if kind_of(value) is not None}
+        states = states_in(results)
     return None
 
 
 class _Step:
-    """One step with all its values."""
+    """One step with all its values.
 
-    def __init__(self, alone: Window, time: int, meant: set[str]) -> None:
-        self.window, self.time = alone, time
-        self.values = alone.nodes()
-        self.rank = {node: index for index, node in enumerate(alone.loop.graph.nodes)}
-        ports = zip(alone.loop.inputs, alone.loop.placeholders, strict=True)
-        self.given = {node for port, node in ports if port.kind != "state" or port.name in meant}
+    rank              the place of each node in the graph
+    may_be_infinite   inputs in which an infinity is no error of the step
+    """
+
+    def __init__(self, one_step: FailedCall, time: int, intended: set[str]) -> None:
+        self.failed, self.time = one_step, time
+        self.values = one_step.nodes()
+        self.rank = {node: index for index, node in enumerate(one_step.loop.graph.nodes)}
+        ports = zip(one_step.loop.inputs, one_step.loop.placeholders, strict=True)
+        self.may_be_infinite = {node for port, node in ports if port.kind != "state" or port.name in intended}
 
     def origin(self) -> Origin | None:
-        """Of the first row that has one; rows that meet are looked at together."""
-        if self.window.loop.batch_interaction is not None:
+        """Of the first row that has one; where there is interaction across the batch, of all rows together."""
+        if self.failed.loop.batch_interaction is not None:
             return self._of_row(None)
-        return next((found for row in self._rows() if (found := self._of_row(row)) is not None), None)
+        return next((origin for row in self._rows() if (origin := self._of_row(row)) is not None), None)
 
     def _rows(self) -> list[int]:
         """Rows that have not ended and whose results are not finite."""
-        wrong = torch.zeros(self.window.batch, dtype=torch.bool)
-        for node in self.window.loop.results:
+        wrong = torch.zeros(self.failed.batch, dtype=torch.bool)
+        for node in self.failed.loop.results:
             value = self.values[node]
-            if kind_of(value) is not None and value.dim() and value.shape[0] == self.window.batch:
-                wrong |= value.isfinite().logical_not().reshape(self.window.batch, -1).any(1).cpu()
-        if self.window.past is not None:
-            wrong &= ~self.window.past[0].cpu()
+            if kind_of(value) is not None and value.dim() and value.shape[0] == self.failed.batch:
+                wrong |= value.isfinite().logical_not().reshape(self.failed.batch, -1).any(1).cpu()
+        if self.failed.past is not None:
+            wrong &= ~self.failed.past[0].cpu()
         return [int(row) for row in wrong.nonzero()]
 
     def _of_row(self, row: int | None) -> Origin | None:
         """Go back from a result through what was not finite before it, to an operator that read finite values only."""
         kinds = {node: kind for node, value in self.values.items() if (kind := self._kind(node, value, row))}
-        sources: dict[fx.Node, list[fx.Node]] = {}  # of each value that is not meant, those like it that it read
-        meant: set[fx.Node] = set()
+        sources: dict[fx.Node, list[fx.Node]] = {}  # of each value that is not intended, those like it that it read
+        intended: set[fx.Node] = set()
         for node, kind in kinds.items():
             read = [source for source in node.all_input_nodes if source in kinds]
-            left = [source for source in read if source not in meant]
-            written = node in self.given if node.op == "placeholder" else bool(read) or _writes_infinity(node)
-            if kind != "nan" and written and not left:
-                meant.add(node)
+            unintended = [source for source in read if source not in intended]
+            written = node in self.may_be_infinite if node.op == "placeholder" else bool(read) or _writes_infinity(node)
+            if kind != "nan" and written and not unintended:
+                intended.add(node)
             else:
-                sources[node] = left
-        wrong = [node for node in self.window.loop.results if node in sources]
+                sources[node] = unintended
+        wrong = [node for node in self.failed.loop.results if node in sources]
         if not wrong:
             return None
         node = min(wrong, key=self.rank.__getitem__)
@@ -223,15 +234,15 @@ class _Step:
         return "nan" if "nan" in kinds else next((kind for kind in kinds if kind), None)
 
     def _part(self, node: fx.Node, value: Tensor, row: int | None) -> Tensor:
-        axis = self.window.row_axis(node, value) if row is not None else None
+        axis = self.failed.row_axis(node, value) if row is not None else None
         return value if axis is None or row is None else value.select(axis, row)
 
     def _first_row(self, node: fx.Node) -> int | None:
         value = self.values[node]
-        axis = self.window.row_axis(node, value) if isinstance(value, Tensor) else None
+        axis = self.failed.row_axis(node, value) if isinstance(value, Tensor) else None
         if axis is None:
             return None
-        return int(value.isfinite().logical_not().movedim(axis, 0).reshape(self.window.batch, -1).any(1).nonzero()[0])
+        return int(value.isfinite().logical_not().movedim(axis, 0).reshape(self.failed.batch, -1).any(1).nonzero()[0])
 
 
 def _writes_infinity(node: fx.Node) -> bool:

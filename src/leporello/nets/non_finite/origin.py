@@ -1,7 +1,4 @@
-"""`Origin`: where a value that is not finite came from, as a record and as a sentence.
-
-Knows the words; knows nothing of how it was found.
-"""
+"""`Origin`: where a value that is not finite came from, as a record and as a sentence."""
 
 from __future__ import annotations
 
@@ -59,12 +56,12 @@ class Origin:
             return f"the {self.where} {self.name} holds {self.kind} already{self.place}"
         if self.where == "state":
             return f"the state {self.name} holds {self.kind} before the first step{self.place}"
-        made = f", in {self.name}" if self.name else ""
+        value = f", in {self.name}" if self.name else ""
         if self.where == "forward":
-            return f"{self.operator} gives {self.kind}{made}{self.place}"
+            return f"{self.operator} gives {self.kind}{value}{self.place}"
         if self.where == "loss":
             return f"{self.operator or 'the loss'} gives {self.kind} in the loss{self.place}"
-        return f"the gradient of {self.operator or 'a step'} is {self.kind}{made}{self.place}"
+        return f"the gradient of {self.operator or 'a step'} is {self.kind}{value}{self.place}"
 
     @property
     def place(self) -> str:

@@ -1,6 +1,6 @@
 """`first_not_finite`: where the first value that is not finite came from, in a call that has failed.
 
-Knows the order of the search: what was there before, the forward sweep, the loss, the backward sweep.
+The search goes through what was there before the first step, the forward sweep, the loss, the backward sweep.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.call.arguments import Call, repacked
-from leporello.call.initial_state import fresh
-from leporello.call.plan_cache import begun, rewritten
-from leporello.call.values import each, in_trees, passing_of, values_of
+from leporello.call.initial_state import fresh_state
+from leporello.call.inputs import is_floating, map_tensors
+from leporello.call.plan_cache import detached_for, rewritten
+from leporello.call.values import passing_of, tree_function, values_of
 from leporello.engine.state_gradient import ALL
 from leporello.errors import ArgumentError
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree, described
 from leporello.nets.non_finite.backward import backward
-from leporello.nets.non_finite.forward import Forward, Window, forward
+from leporello.nets.non_finite.forward import FailedCall, Forward, forward
 from leporello.nets.non_finite.origin import CALLED, Origin, called, kind_of, tensors_in
 from leporello.nets.recurrent import Recurrent
 
@@ -44,7 +45,7 @@ def first_not_finite(
     The call is run again in plain PyTorch, block after block of steps; one operator at a time where something is found.
 
     loss      loss(outputs) or, with targets, loss(outputs, targets), of the whole call, as training computes it;
-              without one only the forward sweep is looked through
+              without one only the forward sweep is searched
     targets   what the loss compares with
     forcing   as in a call: the targets are then fed back to the net too; without it they are not. Coins are flipped
               anew for a probability: a mask repeats them
@@ -60,66 +61,67 @@ def first_not_finite(
         )
     fed = {} if forcing is None else {"targets": targets, "forcing": forcing}
     with torch.enable_grad():
-        call = begun(net._understood(inputs, state, **fed, **others), net.gradient)
-        loop = rewritten(net._planner.loop(net.cell, call), net.cell, call)
+        call = detached_for(net._checked(inputs, state, **fed, **others), net.gradient)
+        loop = rewritten(net._plan_cache.loop(net.cell, call), net.cell, call)
         values = values_of(loop, call)
         passing = passing_of(call, net.gradient) if net.gradient.backwards else ALL
-    window = Window.of_call(loop, values, call.length, call.batch)
-    found = given_not_finite(window, net.cell)
-    if found is not None:
-        return found
-    ran = forward(window)
+    failed = FailedCall.of_call(loop, values, call.length, call.batch)
+    origin = _before_first_step(failed, net.cell)
+    if origin is not None:
+        return origin
+    sweep = forward(failed)
     if loss is None:
-        return ran.origin
+        return sweep.origin
     compared = () if targets is None else (targets,)
-    outputs, whole = _outputs(net, window, ran, call)
-    found, gradients = loss_not_finite(lambda: loss(whole, *compared), list(outputs.values()), call.length, call.batch)
-    if found is None:
+    outputs, tree = _outputs(net, failed, sweep, call)
+    origin, gradients = _in_loss(lambda: loss(tree, *compared), list(outputs.values()), call.length, call.batch)
+    if origin is None:
         arriving = {name: value for name, value in zip(outputs, gradients, strict=True) if value is not None}
-        found = backward(window, ran.starts, arriving, passing)
-    return found if found is None else ran.origin or found
+        origin = backward(failed, sweep.starts, arriving, passing)
+    return None if origin is None else sweep.origin or origin
 
 
-def _outputs(net: Recurrent, window: Window, ran: Forward, call: Call) -> tuple[dict[str, Tensor], Tree]:
+def _outputs(net: Recurrent, failed: FailedCall, sweep: Forward, call: Call) -> tuple[dict[str, Tensor], Tree]:
     """The output sequences, which require their gradients, and the tree of them that the loss reads."""
-    made: dict[tuple[str, str], Tensor] = {}
-    for (kind, name), value in ran.made.items():
-        floats = value.is_floating_point() or value.is_complex()
-        made[kind, name] = value.detach().requires_grad_(kind == "sequence" and floats)
-    whole, _ = in_trees(window.loop, list(made.values()))
+    leaves: dict[tuple[str, str], Tensor] = {}
+    for (kind, name), value in sweep.results.items():
+        leaves[kind, name] = value.detach().requires_grad_(kind == "sequence" and is_floating(value))
+    tree, _ = tree_function(failed.loop)(list(leaves.values()))
     with torch.enable_grad():
         if call.packed is not None:
-            whole = repacked(whole, call.packed)
+            tree = repacked(tree, call.packed)
         elif net.batch_first:
-            whole = each(lambda leaf: leaf.transpose(0, 1), whole)
-    return {name: value for (kind, name), value in made.items() if kind == "sequence" and value.requires_grad}, whole
+            tree = map_tensors(lambda leaf: leaf.transpose(0, 1), tree)
+    return {name: value for (kind, name), value in leaves.items() if kind == "sequence" and value.requires_grad}, tree
 
 
-NAMES = {"call.target": "targets"}  # what a call adds, in the user's words
+# ---- before the first step
+
+ARGUMENTS = {Role.TARGET: "targets"}  # sequences that a call adds, as the user calls them
 
 
-def given_not_finite(window: Window, cell: nn.Module) -> Origin | None:
-    """The first value that was there before and is not finite: parameters, then states, then inputs.
+def _before_first_step(failed: FailedCall, cell: nn.Module) -> Origin | None:
+    """The first value that is not finite already: among parameters, then states, then inputs.
 
-    Infinity is meant in a buffer, as masks hold it, and in a state whose leaf begins with it.
+    Infinity is intended in a buffer, as masks hold it, and in a state that is infinite initially.
     """
     parameters = {name for name, _ in cell.named_parameters(remove_duplicate=False)}
     order = {"invariant": 0, "state": 1, "sequence": 2}
-    for port, value in sorted(window.pairs, key=lambda pair: order.get(pair[0].kind, 3)):
-        if port.kind == "invariant" and not port.name.startswith("call."):
-            found = _constant(port, value, port.name in parameters)
+    for port, value in sorted(failed.pairs, key=lambda pair: order.get(pair[0].kind, 3)):
+        if port.role is Role.INVARIANT:
+            origin = _invariant(port, value, port.name in parameters)
         elif port.kind == "state":
-            found = _state(port, value, cell)
+            origin = _state(port, value, cell)
         elif port.kind == "sequence":
-            found = _sequence(port, window.alive(value))
+            origin = _sequence(port, failed.alive(value))
         else:
-            found = None
-        if found is not None:
-            return found
+            origin = None
+        if origin is not None:
+            return origin
     return None
 
 
-def _constant(port: Port, value: Tensor, is_parameter: bool) -> Origin | None:
+def _invariant(port: Port, value: Tensor, is_parameter: bool) -> Origin | None:
     kind = kind_of(value)
     if kind is None or (kind != "nan" and not is_parameter):
         return None
@@ -129,20 +131,20 @@ def _constant(port: Port, value: Tensor, is_parameter: bool) -> Origin | None:
 def _state(port: Port, value: Tensor, cell: nn.Module) -> Origin | None:
     if kind_of(value) is None:
         return None
-    wrong = value.isnan() | (value.isinf() & ~_begins_infinite(port, value, cell))
+    wrong = value.isnan() | (value.isinf() & ~_initially_infinite(port, value, cell))
     if not wrong.any():
         return None
     row = int(wrong.flatten(1).any(1).nonzero()[0])
     return Origin("state", kind_of(value[wrong]) or "nan", name=port.name, row=row)
 
 
-def _begins_infinite(port: Port, value: Tensor, cell: nn.Module) -> Tensor:
+def _initially_infinite(port: Port, value: Tensor, cell: nn.Module) -> Tensor:
     """Where the cell's own initial state is infinite."""
     if not hasattr(cell, "initial_state") or not hasattr(cell, "state_names"):
         return torch.zeros_like(value, dtype=torch.bool)
     with torch.no_grad():
-        state = fresh(cell, value.shape[0], {"device": value.device, "dtype": value.real.dtype})
-    leaves = dict(zip(cell.state_names(), torch.utils._pytree.tree_leaves(state), strict=True))  # type: ignore[operator]
+        state = fresh_state(cell, value.shape[0], {"device": value.device, "dtype": value.real.dtype})
+    leaves = dict(zip(cell.state_names(), pytree.tree_leaves(state), strict=True))  # type: ignore[operator]
     return leaves[port.name].isinf()
 
 
@@ -151,70 +153,74 @@ def _sequence(port: Port, value: Tensor) -> Origin | None:
     if kind is None:
         return None
     step, row = value.isfinite().logical_not().flatten(2).any(2).nonzero()[0].tolist()
-    return Origin("input", kind_of(value[step, row]) or kind, name=NAMES.get(port.name, port.name), step=step, row=row)
+    return Origin(
+        "input", kind_of(value[step, row]) or kind, name=ARGUMENTS.get(port.role, port.name), step=step, row=row
+    )
 
 
-class Heard(TorchDispatchMode):
-    """While it is on, the first operator that makes what is not finite of finite values is noted with its result."""
+# ---- the loss
+
+
+class _FirstNonFinite(TorchDispatchMode):
+    """While active, notes the first operator that makes a non-finite result of finite arguments, and that result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first: tuple[str, Tensor] | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if self.first is None:
-            wrong = next((value for value in tensors_in(made) if kind_of(value) is not None), None)
-            given = pytree.tree_leaves((args, kwargs))
-            if wrong is not None and not any(map(_is_not_finite, given)):
+            wrong = next((value for value in tensors_in(result) if kind_of(value) is not None), None)
+            if wrong is not None and not any(map(_is_not_finite, pytree.tree_leaves((args, kwargs)))):
                 self.first = called(func), wrong.detach()
-        return made
+        return result
 
 
-def _is_not_finite(given: Any) -> bool:
-    if isinstance(given, Tensor):
-        return kind_of(given) is not None
-    return isinstance(given, float) and not math.isfinite(given)
+def _is_not_finite(argument: Any) -> bool:
+    if isinstance(argument, Tensor):
+        return kind_of(argument) is not None
+    return isinstance(argument, float) and not math.isfinite(argument)
 
 
-def loss_not_finite(
+def _in_loss(
     loss: Callable[[], Any], outputs: Sequence[Tensor], length: int, batch: int
 ) -> tuple[Origin | None, list[Tensor | None]]:
-    """The origin, and the gradients of the outputs where there is none.
+    """The origin within the loss and its gradient, and the gradients of the outputs where there is none.
 
-    loss      gives the loss of the outputs, which require their gradients
+    loss      computes the loss of the outputs, which require their gradients
     outputs   (length, batch, ...)
     """
-    with torch.enable_grad(), Heard() as heard:
-        whole = loss()
-    if not isinstance(whole, Tensor):
+    with torch.enable_grad(), _FirstNonFinite() as operators:
+        value = loss()
+    if not isinstance(value, Tensor):
         raise ArgumentError(
             "the argument 'loss' gives no tensor.",
-            came=described(whole),
+            came=described(value),
             expected="loss(outputs), or loss(outputs, targets), of the whole call, as training computes it",
         )
-    kind = kind_of(whole)
+    kind = kind_of(value)
     if kind is not None:
-        name, value = heard.first or (None, whole)
-        step, row = _place(value, length, batch)
-        return Origin("loss", kind_of(value) or kind, name, step=step, row=row), [None] * len(outputs)
-    if not whole.requires_grad:
+        name, wrong = operators.first or (None, value)
+        step, row = _place(wrong, length, batch)
+        return Origin("loss", kind_of(wrong) or kind, name, step=step, row=row), [None] * len(outputs)
+    if not value.requires_grad:
         return None, [None] * len(outputs)
     names: list[str] = []
-    handles = [node.register_hook(_noting(node.name(), names)) for node in _nodes(whole.grad_fn)]
-    found = torch.autograd.grad(whole.sum(), outputs, allow_unused=True)
+    handles = [node.register_hook(_noting(node.name(), names)) for node in _nodes(value.grad_fn)]
+    gradients = torch.autograd.grad(value.sum(), outputs, allow_unused=True)
     for handle in handles:
         handle.remove()
-    for gradient in found:
+    for gradient in gradients:
         if gradient is not None and (kind := kind_of(gradient)) is not None:
             step, row = _place(gradient, length, batch)
             name = f"the gradient of {names[0]}" if names else None
-            return Origin("loss", kind, name, step=step, row=row), list(found)
-    return None, list(found)
+            return Origin("loss", kind, name, step=step, row=row), list(gradients)
+    return None, list(gradients)
 
 
 def _place(value: Tensor, length: int, batch: int) -> tuple[int | None, int | None]:
-    """Step and row of the first value that is not finite, where the axes tell them."""
+    """Step and row of the first value that is not finite, where the axes show them."""
     wrong = value.isfinite().logical_not()
     if value.dim() > 1 and tuple(value.shape[:2]) == (length, batch):
         step, row = wrong.flatten(2).any(2).nonzero()[0].tolist() if value.dim() > 2 else wrong.nonzero()[0].tolist()
@@ -226,24 +232,24 @@ def _place(value: Tensor, length: int, batch: int) -> tuple[int | None, int | No
 
 
 def _nodes(root: Any) -> list[Any]:
-    """All of autograd's nodes behind one."""
-    found, waiting = {root}, [root]
-    while waiting:
-        for following, _ in waiting.pop().next_functions:
-            if following is not None and following not in found:
-                found.add(following)
-                waiting.append(following)
-    return list(found)
+    """A node of autograd's graph with all nodes it leads to."""
+    nodes, pending = {root}, [root]
+    while pending:
+        for following, _ in pending.pop().next_functions:
+            if following is not None and following not in nodes:
+                nodes.add(following)
+                pending.append(following)
+    return list(nodes)
 
 
 def _noting(name: str, names: list[str]) -> Callable[[Any, Any], None]:
-    """Note an operator whose own gradient makes what is not finite of what is."""
+    """A hook that adds an operator to the names if its derivative gives what is not finite for finite gradients."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"Backward\d*$", "", name)).lower()
 
-    def hook(made: Any, given: Any) -> None:
-        if any(kind_of(value) is not None for value in tensors_in(given)):
+    def hook(gradients: Any, incoming: Any) -> None:
+        if any(kind_of(value) is not None for value in tensors_in(incoming)):
             return
-        if any(kind_of(value) is not None for value in tensors_in(made)):
+        if any(kind_of(value) is not None for value in tensors_in(gradients)):
             names.append(CALLED.get(snake, snake))
 
     return hook

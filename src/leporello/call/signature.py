@@ -1,0 +1,109 @@
+"""The cache key of a call: forms of its tensors, modes, structure, and which rewrites it needs.
+
+Length and batch are not part of it. `signature` is made of arguments that are not checked yet: a call with the
+signature of an earlier one needs only those checks that a signature cannot tell. `trace_signature` and
+`plan_signature` are made of a checked `Call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leporello.call.arguments import Call
+from leporello.loop.state import Tree, leaves_of
+
+
+def signature(
+    inputs: Any, state: Any, lengths: Any, resets: Any, engine: str, gradient: Hashable, one_step: bool = False
+) -> Hashable | None:
+    """The cache key of a call with one input tensor; None for inputs or states of another kind.
+
+    one_step   the input comes without the length axis
+    """
+    axes = 1 if one_step else 2
+    if type(inputs) is not Tensor or inputs.dim() < axes or inputs.is_meta:
+        return None
+    if state is not None:
+        state = _form(state)
+        if state is None:
+            return None
+    device = inputs.device
+    kind = device.type
+    return (
+        inputs.shape[axes:],
+        inputs.dtype,
+        inputs.requires_grad,
+        device,
+        state,
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        lengths is None,
+        resets is None,
+        engine,
+        gradient,
+    )
+
+
+def _form(state: Any) -> Hashable | None:
+    """Of a tensor or of nested tuples of tensors; None for anything else."""
+    if type(state) is Tensor:
+        return (state.shape[1:], state.dtype, state.requires_grad, state.device)
+    if not isinstance(state, tuple):
+        return None
+    forms: list[Any] = [type(state)]
+    for part in state:
+        if type(part) is Tensor:
+            forms += (part.shape[1:], part.dtype, part.requires_grad, part.device)
+        else:
+            form = _form(part)
+            if form is None:
+                return None
+            forms.append(form)
+    return tuple(forms)
+
+
+def trace_signature(call: Call) -> Hashable:
+    """What the trace of a cell depends on beside the cell itself."""
+    leaves = [(tuple(map(int, leaf.shape[2:])), leaf.dtype) for _, leaf in call.sequences]
+    leaves += [(tuple(map(int, leaf.shape[1:])), leaf.dtype) for _, leaf in call.states]
+    return (tuple(leaves), structure(call.inputs), structure(call.state), call.device, autocast_mode(call.device))
+
+
+def plan_signature(call: Call, cell: nn.Module) -> Hashable:
+    """What a plan depends on beside its trace, gradient method and engine: rewrites, and who requires a gradient."""
+    forced = None if call.targets is None else "always" if call.coin is None else "coin"
+    restarts = None if call.resets is None else "zeros" if call.initial is None else "passed"
+    return (forced, restarts, call.lengths is not None, _gradients(call, cell))
+
+
+def _gradients(call: Call, cell: nn.Module) -> Hashable:
+    """Which leaves require a gradient; None where gradients are switched off."""
+    if not torch.is_grad_enabled():
+        return None
+    return (
+        tuple(leaf.requires_grad for _, leaf in call.sequences),
+        tuple(leaf.requires_grad for _, leaf in call.states),
+        tuple(parameter.requires_grad for parameter in cell.parameters()),
+        call.targets is not None and call.targets.requires_grad,
+        call.initial is not None and any(leaf.requires_grad for leaf in leaves_of(call.initial)),
+    )
+
+
+def structure(tree: Tree) -> Hashable:
+    """The nesting of a tree, with a word for each leaf."""
+    if isinstance(tree, dict):
+        return ("dict", *((key, structure(value)) for key, value in tree.items()))
+    if isinstance(tree, (tuple, list)):
+        return (type(tree), *map(structure, tree))
+    return None if tree is None else "leaf"
+
+
+def autocast_mode(device: torch.device) -> torch.dtype | None:
+    """The dtype that autocast computes in on a device; None where it is off."""
+    if not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)

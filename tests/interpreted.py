@@ -55,7 +55,7 @@ INTERPRETED = Target(
     name="interpreted",
     devices={"cpu": "the CPU"},
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
-    default_windows=WindowSizes(most_rows=4096),
+    default_windows=WindowSizes(max_rows=4096),
     build=InterpretedRunner,
 )
 register(INTERPRETED)

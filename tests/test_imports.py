@@ -17,16 +17,34 @@ from leporello.loop.value_classes import components
 SOURCES = Path(__file__).parent.parent / "src"
 
 # Packages whose modules import each other, and those of the other packages in this list, without cycles.
-WITHOUT_CYCLES = ("cells", "draw", "loop", "view")
+WITHOUT_CYCLES = (
+    "analysis",
+    "call",
+    "cells",
+    "cli",
+    "draw",
+    "engine",
+    "gradient",
+    "kernel",
+    "language",
+    "loop",
+    "nets",
+    "plotting",
+    "rewrite",
+    "specs",
+    "view",
+)
 
 # What may be imported inside a function, and why it is not imported at the top.
 IMPORTED_LATE = {
     "matplotlib": "an optional package",
+    "platformdirs": "an optional package",
     "pydoc_data.topics": "a large text that one command reads",
     "resvg_py": "an optional package",
     "rich": "an optional package",
     "safetensors": "an optional package",
     "tokenizers": "an optional package",
+    "tomli_w": "an optional package",
     "torch._dynamo": "takes most of a second to load",
     "torch.utils.tensorboard": "needs the optional package tensorboard",
     "typer": "an optional package",
@@ -34,7 +52,6 @@ IMPORTED_LATE = {
 
 OURS_IMPORTED_LATE = {
     "leporello.cli.app": "needs typer; without it the command says how to install it",
-    "leporello.gradient.kinds": "gradient.cost and gradient.kinds import each other",
     "leporello.call.compiled": "loads a part of torch that only compilers need",
 }
 

@@ -47,14 +47,14 @@ def test_forward_alone_runs_no_backward_kernel() -> None:
 
 
 def test_the_clock_leaves_kernels_as_it_found_them() -> None:
-    before = CpuRunner.run
+    before = CpuRunner.begin
     with clocked():
-        assert CpuRunner.run is not before
-    assert CpuRunner.run is before
+        assert CpuRunner.begin is not before
+    assert CpuRunner.begin is before
 
 
 def test_the_clock_is_taken_away_after_an_error() -> None:
-    before = CpuRunner.run
+    before = CpuRunner.begin
     with pytest.raises(ZeroDivisionError), clocked():
         _ = 1 / 0
-    assert CpuRunner.run is before
+    assert CpuRunner.begin is before

@@ -52,8 +52,9 @@ def test_another_role_stays_when_the_kind_changes(kind: Kind, other: Kind) -> No
 
 def test_a_loop_makes_roles_fit_its_sides() -> None:
     loop = lp.fold(lp.Elman(3, 4, 2), torch.zeros(1, 3), loss=nn.functional.mse_loss)
-    assert {p.role for p in loop.inputs} == {Role.INPUT, Role.INVARIANT, Role.STATE}
+    assert {p.role for p in loop.inputs} == {Role.INPUT, Role.INVARIANT, Role.STATE, Role.LOSS_TARGET}
     assert {p.role for p in loop.outputs} == {Role.OUTPUT, Role.STATE}
+    loop = lp.fold(lp.Elman(3, 4, 2), torch.zeros(1, 3))
     turned = loop.replace(inputs=tuple(replace(p, role=Role.OUTPUT) for p in loop.inputs), outputs=loop.inputs)
     assert turned.inputs == loop.inputs
     assert {p.role for p in turned.outputs} == {Role.OUTPUT, Role.INVARIANT, Role.STATE}

@@ -22,7 +22,7 @@ from leporello.loop.state import described, dtype_name
 
 def lengths_in_range(lengths: Tensor, length: int) -> Tensor:
     """The lengths; raises if one is out of range. On a GPU they are not read, which would wait for it."""
-    if lengths.device.type == "cpu":
+    if lengths.is_cpu:
         numbers = lengths.tolist()
         if min(numbers) < 1 or max(numbers) > length:
             row = int(((lengths < 1) | (lengths > length)).nonzero()[0])
@@ -40,7 +40,7 @@ def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -
 
     name, one_step   how the caller writes the argument
     """
-    if targets.device.type == "cpu":
+    if targets.is_cpu:
         wrong = (targets < 0) | (targets >= classes)
         if wrong.any():
             time, row = wrong.nonzero()[0].tolist()
@@ -93,7 +93,7 @@ def checked_lengths(
         raise ArgumentError("the argument 'lengths' has the wrong shape.", came=described(lengths), expected=expected)
     _refuse_meta("lengths", lengths, device)
     lengths = range_checks.lengths(lengths, length)
-    return lengths.to(device) if lengths.device.type == "cpu" else lengths.to(device).clamp(1, length)
+    return lengths.to(device) if lengths.is_cpu else lengths.to(device).clamp(1, length)
 
 
 def _as_integers(lengths: Any, expected: str) -> Tensor:

@@ -11,6 +11,7 @@ from leporello.loop.port import Role
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
 from leporello.rewrite.skip_padding import masked_row_sum
+from leporello.text_table import plain_table
 
 _LANGUAGES = {".c": "C"}  # by the ending of a generated file
 _TITLES = {
@@ -21,8 +22,32 @@ _TITLES = {
 }
 
 
-def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch: int) -> str:
-    """The text of `net.explain(...)`."""
+def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch: int, *, passes: bool = False) -> str:
+    """The text of `net.explain(...)`.
+
+    passes   whether to add every rewrite that led to the sweeps, with the size of the Loop behind it
+    """
+    text = _explanation(plan, choice, gradient, length, batch)
+    return f"{text}{_passes(plan)}" if passes else text
+
+
+def _passes(plan: Plan) -> str:
+    """One line per pass of the pipeline, in the order in which they ran."""
+    records = plan.pipeline.records
+    if not records:
+        return "passes   none: the traced step is run as it is\n"
+    heads = ("on", "pass", "operators", "inputs", "outputs", "states", "why it stands here")
+    rows = [
+        (one.on, one.name, str(one.operators), str(one.inputs), str(one.outputs), str(one.states), one.why)
+        for one in records
+    ]
+    table = plain_table([heads, *rows], left={0, 1, len(heads) - 1})
+    return "passes   in the order in which they ran, with the size of the loop behind each\n" + "".join(
+        f"  {line}\n" for line in table.splitlines()
+    )
+
+
+def _explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch: int) -> str:
     loop = plan.loop
     lines = [
         f"{loop.name}: {length} steps, batch {batch}",

@@ -183,4 +183,4 @@ def state_options(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: T
     passed = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)
     lead = sequences[0][1] if sequences else passed if passed is not None else parameter
     dtype = floats.dtype if floats is not None else parameter.dtype if parameter is not None else None
-    return {"device": lead.device if lead is not None else torch.device("cpu"), "dtype": dtype}
+    return {"device": lead.device if lead is not None else torch.get_default_device(), "dtype": dtype}

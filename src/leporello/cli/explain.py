@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from leporello.cli.console import say
 from leporello.cli.network_spec import (
     BatchOption,
@@ -23,6 +27,9 @@ def explain(
     batch: BatchOption = 16,
     engine: EngineOption = None,
     input: InputOption = None,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="every rewrite in order, with the loop's size behind it")
+    ] = False,
 ) -> None:
     """Say how a cell would run: which engine, what runs where, and why."""
     check_counts(length=length, batch=batch)
@@ -30,10 +37,10 @@ def explain(
     if not hasattr(network.net, "explain"):
         raise ArgumentError(f"{network.name} is several networks.", tries="explain each of them")
     with reporting_user_errors(network.name):
-        say(f"{network.description}\n\n{_explanation(network, length, batch).rstrip()}")
+        say(f"{network.description}\n\n{_explanation(network, length, batch, passes).rstrip()}")
 
 
-def _explanation(network: BuiltNetwork, length: int, batch: int) -> str:
+def _explanation(network: BuiltNetwork, length: int, batch: int, passes: bool) -> str:
     if network.shape is None:
-        return network.net.explain(None, network.net.initial_state(batch), steps=length)
-    return network.net.explain(network.zero_inputs(length, batch))
+        return network.net.explain(None, network.net.initial_state(batch), steps=length, passes=passes)
+    return network.net.explain(network.zero_inputs(length, batch), passes=passes)

@@ -42,7 +42,7 @@ def run(
               the sequence is run once for each, and each output is taken from its group's run
     counted   counts where a gradient was clipped
     """
-    with torch.autocast(values[0].device.type if values else "cpu", enabled=False):
+    with torch.autocast((values[0].device if values else torch.get_default_device()).type, enabled=False):
         if passing.count == 1:
             return _once(loop, step, values, length, batch, passing, counted)
         outputs = _once(loop, step, values, length, batch, passing.one(0), counted)

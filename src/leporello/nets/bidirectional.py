@@ -89,7 +89,7 @@ class Bidirectional(nn.Module):
         call = checked_call(
             self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
         )
-        arguments = {"lengths": call.lengths, "resets": call.resets}
+        arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets}
         return (
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)

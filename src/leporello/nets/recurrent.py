@@ -170,11 +170,14 @@ class Recurrent(nn.Module):
         values = zip(loop.inputs, values_of(loop, call), strict=True)
         return [value for port, value in values if port.kind == "draw"]
 
-    def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
-        """Which engine runs this call and why, what runs at once and what step by step, what is saved."""
+    def explain(self, inputs: Tree = None, state: Tree = None, *, passes: bool = False, **arguments: Any) -> str:
+        """Which engine runs this call and why, what runs at once and what step by step, what is saved.
+
+        passes   whether to add every rewrite of the loop in the order in which they ran, with its size behind each
+        """
         call = detached_for(self._checked(inputs, state, **arguments), self.gradient)
         plan, choice = self._plan_cache.plan(self.cell, call, self.gradient, self.engine)
-        return explanation(plan, choice, self.gradient, call.length, call.batch)
+        return explanation(plan, choice, self.gradient, call.length, call.batch, passes=passes)
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""

@@ -30,7 +30,7 @@ def mask(loop: Loop) -> Loop:
     """
     cyclic = states_on_cycles(loop)
     draft = Draft(loop)
-    device = loop.inputs[0].device if loop.inputs else torch.device("cpu")
+    device = loop.inputs[0].device if loop.inputs else torch.get_default_device()
     sequences = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
     past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device, role=Role.PAST))
     for port, node in sequences:

@@ -124,7 +124,7 @@ PIPELINE: tuple[Pass | Slot, ...] = (
          lambda c, pair: save(pair[0], pair[1], c.leaving, c.expensive)),
     Slot("pair", "target", "works on what is saved: joins it, or shortens the sums that read it"),
     # ---- sweep: each Loop that is run
-    Pass("sweep", "merge_equal_values", "equal values become one before `associate` counts who reads them",
+    Pass("sweep", "merge_equal_values", "equal values become one before associate counts their readers",
          lambda c, loop: merge_equal_values(loop)),
     Pass("sweep", "associate", "re-associates sums and products: less is on the cycle; needs equal values merged",
          lambda c, loop: associate(loop)),

@@ -62,7 +62,7 @@ def counted_rows(patch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
         real(native.address_of(kernel), given, rows, steps, scratch, threads, together)
 
     with patch.context() as within:
-        within.setattr(native, "OPERATIONS_PER_THREAD", 0)
+        within.setattr(native, "MIN_THREADED_OPERATIONS", 0)
         within.setattr(native, "run_kernel", run_kernel)
         yield calls
 
@@ -91,7 +91,7 @@ def counted_columns(patch: pytest.MonkeyPatch) -> Iterator[Shares]:
         assert text.count(line) == 1
         text = text.replace(line, more)
     with patch.context() as within:
-        within.setattr(native, "OPERATIONS_PER_THREAD", 0)
+        within.setattr(native, "MIN_THREADED_OPERATIONS", 0)
         within.setattr(native, "runtime_text", lambda wide: text)
         within.setattr(native, "runtime", functools.cache(native.runtime.__wrapped__))
         shares = Shares()

@@ -9,10 +9,10 @@ import torch
 
 import leporello as lp
 from leporello.engine import buffer_pool
-from leporello.engine.buffer_pool import SMALLEST_BYTES, empty_from_pool
+from leporello.engine.buffer_pool import MIN_POOLED_BYTES, empty_from_pool
 
 CPU = torch.device("cpu")
-COUNT = SMALLEST_BYTES // 4
+COUNT = MIN_POOLED_BYTES // 4
 
 
 @pytest.fixture(autouse=True)
@@ -81,13 +81,13 @@ def test_sizes_almost_the_same_share_their_blocks():
 
 
 def test_no_more_lies_unused_than_allowed(monkeypatch):
-    monkeypatch.setattr(buffer_pool, "keep_bytes", lambda: 3 * SMALLEST_BYTES)
+    monkeypatch.setattr(buffer_pool, "keep_bytes", lambda: 3 * MIN_POOLED_BYTES)
     held = [_room() for _ in range(5)]
     held.clear()
-    assert 0 < buffer_pool.free_bytes() <= 3 * SMALLEST_BYTES
+    assert 0 < buffer_pool.free_bytes() <= 3 * MIN_POOLED_BYTES
     large = _room(4 * COUNT)
     del large
-    assert buffer_pool.free_bytes() <= 3 * SMALLEST_BYTES
+    assert buffer_pool.free_bytes() <= 3 * MIN_POOLED_BYTES
 
 
 def test_threads_never_get_the_same_block():

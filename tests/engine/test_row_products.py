@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.cpu.row_products import LEAST_ROWS, RowProduct
+from leporello.engine.cpu.row_products import MIN_ROWS, RowProduct
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 
 pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 
-ROWS = (LEAST_ROWS, LEAST_ROWS + 1, 700)
+ROWS = (MIN_ROWS, MIN_ROWS + 1, 700)
 SIZES = ((1, 1), (3, 40), (33, 31), (64, 32), (17, 129), (100, 260))
 TYPES = (torch.float32, torch.float64)
 
@@ -53,14 +53,14 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mon
 
 
 def test_values_may_lie_apart_or_turned() -> None:
-    whole, turned = torch.randn(LEAST_ROWS, 90), torch.randn(20, LEAST_ROWS).t()
+    whole, turned = torch.randn(MIN_ROWS, 90), torch.randn(20, MIN_ROWS).t()
     for value in (whole[:, 7:27], turned):
         matrix = torch.randn(20, 40)
         assert torch.allclose(RowProduct(20, 40, torch.float32)(value, matrix), value @ matrix, atol=1e-5)
 
 
 def test_few_rows_are_multiplied_by_torch() -> None:
-    value, matrix, bias = torch.randn(LEAST_ROWS - 1, 20), torch.randn(20, 40), torch.randn(40)
+    value, matrix, bias = torch.randn(MIN_ROWS - 1, 20), torch.randn(20, 40), torch.randn(40)
     multiply = RowProduct(20, 40, torch.float32)
     assert torch.equal(multiply(value, matrix), value @ matrix)
     assert torch.equal(multiply(bias, value, matrix), torch.addmm(bias, value, matrix))

@@ -88,7 +88,7 @@ def test_a_team_of_our_own_threads_gives_the_same_bits(shares: Shares, monkeypat
     torch.set_num_threads(3)
     wanted = values(net, x)
     shares.since()
-    monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_THREADS)
+    monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_OPENMP)
     for threads in (3, 5, 2):
         torch.set_num_threads(threads)
         assert_same(values(net, x), wanted, f"{threads} threads")

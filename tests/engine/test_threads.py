@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
 def taken_from(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's threads, or as if they could not be found."""
     if whose == "torch's threads":
-        if native._torch_threads() == native.NO_THREADS:
+        if native._torch_threads() == native.NO_OPENMP:
             pytest.skip("torch's threads cannot be had here")
     else:
-        monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_THREADS)
+        monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_OPENMP)
 
 
 @WHOSE
@@ -69,7 +69,7 @@ def test_gradients_are_the_same_bits_from_run_to_run(calls: list[Call]) -> None:
 
 
 def test_little_work_stays_on_one_thread(monkeypatch: pytest.MonkeyPatch, calls: list[Call]) -> None:
-    monkeypatch.setattr(native, "OPERATIONS_PER_THREAD", 200_000)
+    monkeypatch.setattr(native, "MIN_THREADED_OPERATIONS", 200_000)
     torch.set_num_threads(3)
     net = lp.Recurrent(lp.Feedback(lp.LSTM(7, 7)), engine="cpu")
     with torch.no_grad():
@@ -137,7 +137,7 @@ def run_alone(script: str, **environment: str) -> str:
 NET = """
 import os, torch, leporello as lp
 from leporello.engine.cpu import native
-native.OPERATIONS_PER_THREAD = 0
+native.MIN_THREADED_OPERATIONS = 0
 torch.set_num_threads(4)
 cell = lp.Feedback(lp.RNN(192, 192))
 net, twin = lp.Recurrent(cell, engine="cpu"), lp.Recurrent(cell, engine="reference")
@@ -159,7 +159,7 @@ def test_a_child_may_be_the_first_to_run_a_kernel() -> None:
     script = """
 import os, torch, leporello as lp
 from leporello.engine.cpu import native
-native.OPERATIONS_PER_THREAD = 0
+native.MIN_THREADED_OPERATIONS = 0
 torch.set_num_threads(3)
 net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)
 with torch.no_grad():

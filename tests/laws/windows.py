@@ -15,6 +15,6 @@ def windows_of(rows: int) -> Iterator[None]:
     """Within, every target goes through windows of at most so many rows on the CPU."""
     with ExitStack() as stack:
         for target in TARGETS.values():
-            sizes = WindowSizes(rows, target.windows_on("cpu").least_count, target.windows_on("cpu").least_rows)
+            sizes = WindowSizes(rows, target.windows_on("cpu").min_count, target.windows_on("cpu").min_rows)
             stack.enter_context(mock.patch.dict(target.windows, cpu=sizes))  # type: ignore[arg-type]
         yield

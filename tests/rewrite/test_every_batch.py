@@ -13,7 +13,7 @@ from torch import Tensor
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import function_of
 from leporello.loop.port import Port
-from leporello.rewrite.trace_every_batch import ROWS, NotForEveryBatch, every_batch
+from leporello.rewrite.trace_every_batch import TRACED_ROWS, NotForEveryBatch, trace_every_batch
 from tests.rewrite.running import numbers
 
 Function = Callable[[Any, list[Tensor]], Sequence[Tensor]]
@@ -46,19 +46,19 @@ FUNCTIONS: dict[str, Function] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_graph_serves_every_batch(name: str) -> None:
     family = FakeTensorFamily((3,))
-    graph, constants = every_batch(FUNCTIONS[name], [X, W], family)
+    graph, constants = trace_every_batch(FUNCTIONS[name], [X, W], family)
     step = function_of(graph)
     for batch in (1, 2, 5):
         values = [numbers(batch, 3, seed=batch), numbers(3, 3, seed=7)]
         found, wanted = step(batch, *values, *constants.values()), FUNCTIONS[name](batch, values)
         torch.testing.assert_close(list(found), list(wanted), rtol=1e-12, atol=1e-12)
     assert not family.batch_is_concrete()
-    assert str(ROWS) not in str(graph)
+    assert str(TRACED_ROWS) not in str(graph)
 
 
 def test_every_value_has_the_shape_it_has_in_the_family() -> None:
     family = FakeTensorFamily((3,))
-    graph, _ = every_batch(FUNCTIONS["a derivative for each row"], [X, W], family)
+    graph, _ = trace_every_batch(FUNCTIONS["a derivative for each row"], [X, W], family)
     (result,) = graph.output_node().args[0]
     assert str(list(result.meta["val"].shape)) == f"[{family.rows}, 4, 3, 3]"
 
@@ -70,17 +70,17 @@ def row_after_row(x: Tensor, w: Tensor) -> Tensor:
 
 REFUSED: dict[str, Function] = {
     "torch would go row by row": each_row(row_after_row),
-    "the graph names a row": lambda rows, values: [values[0].reshape(rows * 3)[: ROWS // 2]],
+    "the graph names a row": lambda rows, values: [values[0].reshape(rows * 3)[: TRACED_ROWS // 2]],
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_depends_on_the_number_of_rows_is_refused(name: str) -> None:
     with warnings.catch_warnings(), pytest.raises(NotForEveryBatch):
-        every_batch(REFUSED[name], [X, W], FakeTensorFamily((3,)))
+        trace_every_batch(REFUSED[name], [X, W], FakeTensorFamily((3,)))
 
 
 def test_torch_goes_row_by_row_again_afterwards() -> None:
     assert torch._C._functorch._is_vmap_fallback_enabled()
-    every_batch(FUNCTIONS["rows as a size"], [X, W], FakeTensorFamily((3,)))
+    trace_every_batch(FUNCTIONS["rows as a size"], [X, W], FakeTensorFamily((3,)))
     assert torch._C._functorch._is_vmap_fallback_enabled()

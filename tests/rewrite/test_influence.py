@@ -58,7 +58,7 @@ def test_leaves_stand_side_by_side() -> None:
     linear = linear_of(Mixed())
     assert (linear.size, [linear.place(port) for port in linear.states]) == (6, [slice(0, 2), slice(2, 6)])
     leaves = [normal(BATCH, 2), normal(BATCH, 2, 2, seed=2)]
-    torch.testing.assert_close(linear.apart(linear.joined(leaves)), tuple(leaves), rtol=0, atol=0)
+    torch.testing.assert_close(linear.to_leaves(linear.to_vector(leaves)), tuple(leaves), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("engine", ["reference", "stepwise"])

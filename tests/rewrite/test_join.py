@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, part, save
-from leporello.rewrite.join_saved import join
+from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.save import Saved
 from tests.cells.examples import EXAMPLES, step_inputs
 from tests.close import assert_same
@@ -69,14 +69,14 @@ def sweeps(pair: Saved) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 @pytest.mark.parametrize("name", [*JOINED, *ALONE])
 def test_both_sweeps_give_the_same_bits(name: str) -> None:
     pair = saved_of(name)
-    for found, wanted in zip(sweeps(join(pair)), sweeps(pair), strict=True):
+    for found, wanted in zip(sweeps(join_saved(pair)), sweeps(pair), strict=True):
         assert_same(found, wanted, name)
 
 
 @pytest.mark.parametrize("name", JOINED)
 def test_kept_values_of_a_type_are_one_sequence(name: str) -> None:
     pair = saved_of(name)
-    joined = join(pair)
+    joined = join_saved(pair)
     states = {*pair.befores.values()}
     for dtype in (torch.float64, torch.bool):
         before = [shape for own, (shape, kind) in kept(pair.forward).items() if own not in states and kind == dtype]
@@ -94,7 +94,7 @@ def test_kept_values_of_a_type_are_one_sequence(name: str) -> None:
 @pytest.mark.parametrize("name", JOINED)
 def test_the_outputs_of_the_loop_and_the_states_kept_stay_as_they_are(name: str) -> None:
     pair = saved_of(name)
-    joined = join(pair)
+    joined = join_saved(pair)
     assert joined.befores == pair.befores
     own = [port for port in pair.forward.outputs if not port.name.startswith(SAVED)]
     assert [port for port in joined.forward.outputs if not port.name.startswith(SAVED)] == own
@@ -106,7 +106,7 @@ def test_the_outputs_of_the_loop_and_the_states_kept_stay_as_they_are(name: str)
 @pytest.mark.parametrize("name", ALONE)
 def test_where_there_is_nothing_to_join_the_pair_stays_as_it_is(name: str) -> None:
     pair = saved_of(name)
-    assert join(pair) is pair
+    assert join_saved(pair) is pair
 
 
 class Kinds(lp.Cell):
@@ -126,7 +126,7 @@ class Kinds(lp.Cell):
 
 def test_matrices_and_a_value_without_others_of_its_type_are_not_joined() -> None:
     pair = saved(Kinds(), numbers(BATCH, 4))
-    joined = join(pair)
+    joined = join_saved(pair)
     before, after = kept(pair.forward), kept(joined.forward)
     loose = {own: form for own, form in before.items() if len(form[0]) != 1 or form[1] == torch.float32}
     assert {len(shape) for shape, _ in loose.values()} == {1, 2}

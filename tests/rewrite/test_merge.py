@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.rewrite import differentiate
-from leporello.rewrite.merge_equal_values import merge
+from leporello.rewrite.merge_equal_values import merge_equal_values
 from tests.close import assert_close, assert_same
 from tests.rewrite.running import loop_of, numbers, run
 
@@ -71,7 +71,7 @@ APART: dict[str, tuple[Step, str, int]] = {
 def test_what_is_computed_twice_is_computed_once(name: str) -> None:
     step, operator, before, after = MERGED[name]
     loop = loop_of(Written(step), X)
-    merged = merge(loop)
+    merged = merge_equal_values(loop)
     assert (operators(loop, operator), operators(merged, operator)) == (before, after)
     assert (merged.inputs, merged.outputs) == (loop.inputs, loop.outputs)
     assert_same(run(merged, values_of(loop)), run(loop, values_of(loop)), name)
@@ -81,7 +81,7 @@ def test_what_is_computed_twice_is_computed_once(name: str) -> None:
 def test_what_differs_stays_apart(name: str) -> None:
     step, operator, count = APART[name]
     loop = loop_of(Written(step), X)
-    merged = merge(loop)
+    merged = merge_equal_values(loop)
     assert operators(loop, operator) >= operators(merged, operator) == count
     assert_same(run(merged, values_of(loop)), run(loop, values_of(loop)), name)
 
@@ -90,7 +90,7 @@ def test_what_differs_stays_apart(name: str) -> None:
 def test_the_gradient_of_a_merged_loop_is_the_gradient(name: str) -> None:
     loop = loop_of(Written(MERGED[name][0]), X)
     results = []
-    for one in (loop, merge(loop)):
+    for one in (loop, merge_equal_values(loop)):
         backward = differentiate(one)
         timed = ("sequence", "draw")
         values = {
@@ -103,11 +103,11 @@ def test_the_gradient_of_a_merged_loop_is_the_gradient(name: str) -> None:
 
 
 def test_a_merged_loop_merges_no_more() -> None:
-    once = merge(loop_of(Written(MERGED["a function of a function"][0]), X))
-    assert merge(once).text() == once.text()
+    once = merge_equal_values(loop_of(Written(MERGED["a function of a function"][0]), X))
+    assert merge_equal_values(once).text() == once.text()
 
 
 def test_inputs_of_one_form_are_not_one() -> None:
-    loop = merge(loop_of(Written(lambda cell, x, h: (x, h)), X))
+    loop = merge_equal_values(loop_of(Written(lambda cell, x, h: (x, h)), X))
     assert len(set(loop.placeholders)) == len(loop.inputs)
     assert len({*loop.results}) == 3

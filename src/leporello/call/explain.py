@@ -10,7 +10,7 @@ from leporello.gradient.method import Method
 from leporello.loop.port import Role
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
-from leporello.rewrite.skip_padding import summed
+from leporello.rewrite.skip_padding import masked_row_sum
 from leporello.text_table import plain_table
 
 _LANGUAGES = {".c": "C"}  # by the ending of a generated file
@@ -104,9 +104,9 @@ def _operators(stage: Stage) -> str:
     named = [f"product with {name}" for name in stage.products]
     sums = sum(name in products for name in stage.operators) - len(named)
     named += ["1 product of values"] if sums == 1 else [f"{sums} products of values"] if sums else []
-    shorter = stage.operators.count(summed.__name__)
+    shorter = stage.operators.count(masked_row_sum.__name__)
     named += [f"{shorter} sum{'s' * (shorter > 1)} over rows that have not ended"] if shorter else []
-    others = [name for name in stage.operators if name not in products | {"shift", summed.__name__}]
+    others = [name for name in stage.operators if name not in products | {"shift", masked_row_sum.__name__}]
     counts = {name: others.count(name) for name in dict.fromkeys(others)}
     named += [name if count == 1 else f"{count} {name}" for name, count in counts.items()]
     return ", ".join(named) or "nothing but shifts"

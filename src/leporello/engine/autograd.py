@@ -1,8 +1,8 @@
 """The bridge to autograd: a plan over a sequence as one differentiable function.
 
-Forward runs the forward sweep, backward the backward sweep. Where a gradient is itself to be differentiated, the
-backward Loop is run as a Loop of its own through the same bridge, so derivatives of every order are exact; weights on
-the delay act in every order, as a `detach` between two steps does.
+Its forward runs the forward sweep, its backward the backward sweep. Where a gradient is itself to be differentiated,
+the backward Loop is run as a Loop of its own through the same bridge, so derivatives of every order are exact; weights
+on the delay act in every order, as a `detach` between two steps does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from leporello.engine import reference
 from leporello.engine.plan import Plan, Sweep, Values
 from leporello.engine.state_gradient import ALL, ClipCount, Passing, entering
-from leporello.engine.wiring import gradient_key, incoming_key, taken
+from leporello.engine.wiring import gradient_key, incoming_key, select
 from leporello.errors import GraphGone
 from leporello.loop.port import Port, Role
 
@@ -25,7 +25,7 @@ Gradients = list[Tensor | None]
 
 
 def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing = ALL) -> list[Tensor]:
-    """Outputs in the order of the Loop's, differentiable with respect to the inputs the plan wants.
+    """Outputs in the order of the Loop's, differentiable with respect to the inputs whose gradient the plan wants.
 
     passing   what each step passes back to the step before, for a plan whose backward Loop reads it
     """
@@ -42,13 +42,13 @@ def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing:
 
 
 def trained(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
-    """The same, for a call of which it is known that gradients are wanted."""
+    """`call` for a plan with a target, where gradients are wanted."""
     outputs: Sequence[Tensor] = _Sweeps.apply(plan, length, batch, passing, *values)
     return outputs
 
 
 def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
-    """The same, without gradients."""
+    """`call` for a plan with a target, without gradients."""
     sweep = plan.plain
     with torch.no_grad():
         outputs, _ = run_sweep(sweep, length, batch, [values[place] for place in plan.plain_places])
@@ -58,7 +58,7 @@ def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list
 def run_sweep(
     sweep: Sweep, length: int, batch: int, values: Sequence[Tensor | None]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs and states before each step; without autocast, which acted when the step was traced."""
+    """Outputs, and states before each step; with autocast off, because the step was traced under it."""
     device = sweep.device
     if not torch.is_autocast_enabled(device):
         return sweep.function(length, batch, *values)
@@ -72,30 +72,30 @@ class _Sweeps(torch.autograd.Function):
         wired, sweep = plan.wiring, plan.forward
         outputs, befores = run_sweep(sweep, length, batch, [values[place] for place in wired.forward])
         count = len(plan.loop.outputs)
-        own = without_aliases(outputs[:count], sweep.aliases, plan.loop.outputs, values)
-        kept = taken(wired.kept, (values, [*own, *outputs[count:]], befores))
+        results = without_aliases(outputs[:count], sweep.aliases, plan.loop.outputs, values)
+        kept = select(wired.kept, (values, [*results, *outputs[count:]], befores))
         ctx.plan, ctx.length, ctx.batch, ctx.passing = plan, length, batch, passing
         ctx.save_for_backward(*values, *kept)
         ctx.set_materialize_grads(False)
         if wired.fixed:
-            ctx.mark_non_differentiable(*[own[index] for index in wired.fixed])
-        return tuple(own)
+            ctx.mark_non_differentiable(*[results[index] for index in wired.fixed])
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         plan, saved, passing = ctx.plan, saved_tensors(ctx), ctx.passing
         inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
-        back = Back(plan, inputs, kept, ctx.length, ctx.batch)
-        sweep = back.differentiable if torch.is_grad_enabled() else back.swept
+        backward_pass = BackwardPass(plan, inputs, kept, ctx.length, ctx.batch)
+        run = backward_pass.differentiable if torch.is_grad_enabled() else backward_pass.by_sweep
         if passing.count == 1:
-            own = sweep(gradients, passing.weights)
+            input_gradients = run(gradients, passing.weights)
         else:
-            own = back.by_groups(sweep, gradients, passing)
-        return (None, None, None, None, *own)
+            input_gradients = backward_pass.by_groups(run, gradients, passing)
+        return (None, None, None, None, *input_gradients)
 
 
 def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
-    """What a forward sweep has kept; torch's own error for its absence says nothing of steps."""
+    """The tensors that a forward sweep has saved; torch's errors about them become ones that name the cause."""
     try:
         saved: tuple[Tensor, ...] = ctx.saved_tensors
     except RuntimeError as error:
@@ -117,10 +117,11 @@ def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Back:
-    """The gradient of one call: from the gradients of its outputs to those of its inputs, in their order.
+class BackwardPass:
+    """The backward pass of one call: from the gradients of its outputs to those of its inputs, in their order.
 
-    inputs, kept   the call's values, and what the forward sweep handed over
+    inputs   the call's values
+    kept     what the forward sweep saved
     """
 
     plan: Plan
@@ -129,34 +130,37 @@ class Back:
     length: int
     batch: int
 
-    def swept(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
-        """By the backward sweep."""
+    def by_sweep(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
+        """The gradients of the inputs, by the backward sweep."""
         plan, wired = self.plan, self.plan.wiring
         incoming = incoming_gradients(wired.incoming, gradients, self.length, self.batch, zeros=False)
         pools = (self.inputs, (), (), self.kept, incoming, wired.constants, (weight,))
-        results, _ = run_sweep(plan.backward, self.length, self.batch, taken(wired.backward, pools))
+        results, _ = run_sweep(plan.backward, self.length, self.batch, select(wired.backward, pools))
         if wired.clip_count is not None:
             plan.note_clipped(ClipCount(results[wired.clip_count]), self.inputs, self.length, self.batch)
-        own = [None if place is None else results[place] for place in wired.results]
+        input_gradients = [None if place is None else results[place] for place in wired.results]
         for index in wired.aliased:  # no two gradients share memory
-            own[index] = own[index].clone()  # type: ignore[union-attr]
-        return own
+            input_gradients[index] = input_gradients[index].clone()  # type: ignore[union-attr]
+        return input_gradients
 
     def differentiable(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
-        """By a Loop of its own, to be differentiated again."""
+        """The same by running the backward Loop through `call`, so that the result can be differentiated again."""
         plan = self.plan
         incoming = incoming_gradients(list(enumerate(plan.loop.outputs)), gradients, self.length, self.batch)
         by_key = _differentiable_backward(plan, self.inputs, incoming, self.length, self.batch, weight)
-        # None where nothing depends on an input, as autograd has it
+        # None where no output depends on an input, as in autograd
         return [
             by_key.get(gradient_key(port)) if wanted else None
             for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True)
         ]
 
     def by_groups(
-        self, sweep: Callable[..., Gradients], gradients: Sequence[Tensor | None], passing: Passing
+        self, run: Callable[..., Gradients], gradients: Sequence[Tensor | None], passing: Passing
     ) -> Gradients:
-        """The sum over the groups of losses, each carried back by a sweep of its own."""
+        """The sum over the groups of losses, each of which has its own backward sweep.
+
+        run   `by_sweep` or `differentiable`
+        """
         plan, counted = self.plan, ClipCount()
         total: Gradients = [None] * len(plan.wanted)
         for group in range(passing.count):
@@ -164,24 +168,25 @@ class Back:
                 None if gradient is None else entering(gradient, passing.masks(group, port.kind == "sequence"))
                 for port, gradient in zip(plan.loop.outputs, gradients, strict=True)
             ]
-            part = sweep(entered, passing.one(group).weights)
-            total = [_added(one, other) for one, other in zip(total, part, strict=True)]
+            part = run(entered, passing.one(group).weights)
+            total = [_sum(before, term) for before, term in zip(total, part, strict=True)]
             counted = counted if plan.clipped is None else ClipCount(counted.count + plan.clipped.count)
         if plan.clipped is not None:
             plan.note_clipped(counted, self.inputs, self.length, self.batch, passing.count)
         return total
 
 
-def _added(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return other if one is None else one if other is None else one + other
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """The sum of two gradients, of which None is zero."""
+    return second if first is None else first if second is None else first + second
 
 
 def without_aliases(
     outputs: Sequence[Tensor], aliases: Sequence[int], ports: Sequence[Port], values: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Results with memory of their own: none is an input or part of another, so that none changes or outlives another.
+    """The outputs, copied where they share memory with an input or with another output.
 
-    A final state that is the last step of a sequence would otherwise keep the whole sequence alive.
+    A final state that is a view of the last step of a sequence would otherwise keep the whole sequence alive.
 
     aliases   the outputs that may share memory
     """
@@ -193,15 +198,15 @@ def without_aliases(
     for index in aliases:
         if index < len(results):
             output = results[index]
-            whole = ports[index].kind == "sequence" or output.untyped_storage().nbytes() <= output.nbytes
-            if storage_of(output) in storages or not whole:
+            owns_storage = ports[index].kind == "sequence" or output.untyped_storage().nbytes() <= output.nbytes
+            if storage_of(output) in storages or not owns_storage:
                 results[index] = output.clone()
             storages.add(storage_of(results[index]))
     return results
 
 
 def storage_of(value: Tensor) -> int:
-    """The identity of a tensor's memory: the same for tensors that share it."""
+    """The identity of a tensor's storage: equal for tensors that share it."""
     identity: int = value.untyped_storage()._cdata
     return identity
 
@@ -214,10 +219,10 @@ def incoming_gradients(
     *,
     zeros: bool = True,
 ) -> list[Tensor | None]:
-    """The outputs' gradients as a sweep reads them; zeros, expanded from one number, where none came in.
+    """The outputs' gradients as a sweep reads them; zeros, expanded from one number, where an output has none.
 
-    incoming   outputs whose gradient is read
-    zeros      whether states need zeros too; a sweep takes None for a state of zeros
+    incoming   outputs whose gradient is read, with their indices
+    zeros      whether states get zeros too; a sweep reads None as a state of zeros
     """
     values = [None if gradient is None else gradient.resolve_neg() for gradient in gradients]
     for index, port in incoming:
@@ -239,9 +244,8 @@ def _differentiable_backward(
     batch: int,
     weight: Tensor | None,
 ) -> Values:
-    """The backward sweep through the bridge itself, on values that autograd knows: gradients by kind and name."""
-    recording = plan.recording
-    befores = call(recording, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
+    """The backward Loop run by `call`, on values that autograd tracks: the gradients of the inputs by kind and name."""
+    befores = call(plan.with_states_before, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
     states = [port.name for port in plan.loop.inputs if port.kind == "state"]
     by_state = dict(zip(states, befores, strict=True))
     values = {port.key: value for port, value in zip(plan.loop.inputs, inputs, strict=True)}
@@ -249,7 +253,7 @@ def _differentiable_backward(
     constants = plan.gradient.constants
 
     def value_of(port: Port) -> Tensor:
-        """What an input of the backward Loop reads."""
+        """The value of an input of the backward Loop."""
         if port.role is Role.WEIGHT:
             assert weight is not None
             return weight
@@ -257,14 +261,14 @@ def _differentiable_backward(
             return by_state[port.of.name]
         if port.role in (Role.FORWARD_INPUT, Role.FORWARD_DRAW) and port.of is not None and port.of.key in values:
             return values[port.of.key]
-        found = incoming.get(port.key)
-        if found is None:
-            found = values[port.key] if port.key in values else constants[port.name]
-        return found
+        value = incoming.get(port.key)
+        if value is None:
+            value = values[port.key] if port.key in values else constants[port.name]
+        return value
 
     loop = plan.differentiable_gradient
     reads = [value_of(port) for port in loop.inputs]
-    needs = dict(zip(loop.inputs, reads, strict=True))
-    again = plan.pure_backward(lambda port: needs[port].requires_grad)
-    results = call(again, reads, length, batch)
-    return {port.key: value for port, value in zip(again.loop.outputs, results, strict=True)}
+    by_port = dict(zip(loop.inputs, reads, strict=True))
+    backward = plan.backward_plan(lambda port: by_port[port].requires_grad)
+    results = call(backward, reads, length, batch)
+    return {port.key: value for port, value in zip(backward.loop.outputs, results, strict=True)}

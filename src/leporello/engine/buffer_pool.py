@@ -1,8 +1,7 @@
-"""The buffer pool: memory for values that never leave an engine, reused instead of going back to the system.
+"""The buffer pool: memory for values that never leave an engine, reused instead of freed.
 
-New memory costs a page fault for every page, which in a short sweep is more than what is computed there. A block comes
-back to the pool when the last tensor that uses it is gone, whoever held it. `LEPORELLO_KEEP` limits how many megabytes
-stay unused at a time.
+New memory costs a page fault for every page, which in a short sweep takes longer than the computation. A block returns
+to the pool when the last tensor that uses it is freed. `LEPORELLO_KEEP` limits the megabytes of unused blocks.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError
 
-SMALLEST_BYTES = 1 << 16  # smaller allocations are cheap: the system keeps such memory at hand itself
-DEFAULT_KEEP_MEGABYTES = 256  # unused at a time, unless LEPORELLO_KEEP says another number
-HUGE_PAGE_BYTES = 4 << 20  # from here on huge pages are requested
-MAP_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)  # 0 where there are none
+MIN_POOLED_BYTES = 1 << 16  # smaller allocations are cheap: malloc reuses such memory itself
+DEFAULT_KEEP_MEGABYTES = 256  # of unused blocks, unless LEPORELLO_KEEP is set
+MIN_HUGE_PAGE_BYTES = 4 << 20  # huge pages are requested for blocks of at least this size
+MAP_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)  # 0 on systems without them
 
 _free: dict[int, list[mmap.mmap]] = {}  # by size
 _leased: dict[int, _Lease] = {}
@@ -37,10 +36,10 @@ class _Lease(weakref.ref[Any]):
 
 
 def empty_from_pool(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised tensor in memory of the host."""
+    """An uninitialised tensor in host memory: from the pool if it is large enough, else from torch."""
     count = math.prod(shape)
     size = count * dtype.itemsize
-    if size < SMALLEST_BYTES or not MAP_FLAGS or not keep_bytes():
+    if size < MIN_POOLED_BYTES or not MAP_FLAGS or not keep_bytes():
         return torch.empty(shape, dtype=dtype, device=device)
     block = _block(_rounded_size(size))
     view = memoryview(block)
@@ -52,7 +51,7 @@ def empty_from_pool(shape: Sequence[int], dtype: torch.dtype, device: torch.devi
 
 @functools.cache
 def keep_bytes() -> int:
-    """How many unused bytes the pool keeps."""
+    """The number of unused bytes that the pool keeps at most."""
     value = os.environ.get("LEPORELLO_KEEP") or str(DEFAULT_KEEP_MEGABYTES)
     if not value.isdecimal():
         raise ArgumentError(
@@ -80,17 +79,18 @@ def _rounded_size(size: int) -> int:
 
 
 def _block(size: int) -> mmap.mmap:
+    """A free block of this size from the pool, or a new one."""
     try:
-        return _free[size].pop()  # one call: two threads never get the same block
+        return _free[size].pop()  # atomic: two threads never get the same block
     except (KeyError, IndexError):
         block = mmap.mmap(-1, size, flags=MAP_FLAGS)
-        if size >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        if size >= MIN_HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             block.madvise(mmap.MADV_HUGEPAGE)
         return block
 
 
 def _return(lease: _Lease) -> None:
-    """A block is free again; where the pool would keep too much, its older free blocks go."""
+    """Put a block back into the pool; if that exceeds the limit, the older free blocks are released."""
     _leased.pop(id(lease), None)
     size = len(lease.block)
     if size > keep_bytes():

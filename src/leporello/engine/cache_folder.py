@@ -1,7 +1,7 @@
-"""The folder in which generated code is kept: C texts, built libraries with their hashes, and the text of sweeps.
+"""The cache folder of generated code: C sources, built libraries with their hashes, and the text of sweeps.
 
-LEPORELLO_CACHE names it; else it is `leporello` in the user's cache folder, as platformdirs finds it where that
-package is installed.
+Its path is LEPORELLO_CACHE if that is set; else it is `leporello` in the user's cache folder, as platformdirs finds it
+where that package is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py")
 
 
 def folder() -> Path:
-    """Where generated code is kept."""
+    """The path of the cache folder, which may not exist yet."""
     variable = os.environ.get("LEPORELLO_CACHE")
     if variable:
         return Path(variable)
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 def safe_folder() -> Path:
-    """The same, made if it is missing, refused if others can write to it."""
+    """The cache folder, created if it is missing; refused if other users can write to it."""
     path = folder()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
@@ -45,25 +45,25 @@ def safe_folder() -> Path:
 
 
 def contents() -> list[Path]:
-    """The files that we have put there."""
+    """The files in the cache folder that are ours, by their suffix."""
     home = folder()
     return sorted(path for path in home.iterdir() if path.suffix in KEPT_SUFFIXES) if home.is_dir() else []
 
 
 def clear() -> None:
-    """Remove them, and nothing else that may be in the folder."""
+    """Remove our files, and nothing else that may be in the folder."""
     for path in contents():
         path.unlink(missing_ok=True)
 
 
 def kept_path(name: str, key: str, suffix: str) -> Path:
-    """The path of a file for a Loop of that name, with a hash of all that it depends on."""
+    """The path of a generated file: a name for readers, and a hash of the key: all that the file depends on."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:24]
     return safe_folder() / f"{''.join(c if c.isalnum() else '_' for c in name)}-{digest}{suffix}"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Under another name first, then renamed: nobody ever sees half of a file."""
+    """Write under a temporary name, then rename: no reader ever sees a partial file."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
     with os.fdopen(handle, "wb") as file:
         file.write(content)

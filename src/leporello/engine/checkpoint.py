@@ -1,8 +1,8 @@
-"""A plan over a sequence as one differentiable function that keeps some states only.
+"""Checkpointing: a plan over a sequence as one differentiable function that keeps only some of the states.
 
-Forward keeps the state at the borders of windows; backward takes the windows from the last to the first, runs each
-again from its border, this time keeping what its own backward sweep reads, and goes back through it. With another
-level a window is treated as a sequence of its own.
+The forward pass keeps the state at the borders of windows. The backward pass takes the windows from the last to the
+first: it runs each again from its border, this time saving what its backward sweep reads, and then runs that sweep.
+With another level a window is treated as a sequence of its own.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from leporello.engine import autograd, reference
-from leporello.engine.autograd import Back, Gradients, incoming_gradients, run_sweep, saved_tensors
+from leporello.engine.autograd import BackwardPass, Gradients, incoming_gradients, run_sweep, saved_tensors
 from leporello.engine.plan import Plan
 from leporello.engine.state_gradient import ClipCount, Passing
 from leporello.engine.target import same_invariants
-from leporello.engine.wiring import taken
+from leporello.engine.wiring import select
 
-Lengths = Sequence[int]  # of windows: from the outermost level to the innermost
+Lengths = Sequence[int]  # of windows, in steps: from the outermost level to the innermost
 
 
 def call(
     plan: Plan, values: Sequence[Tensor], length: int, batch: int, lengths: Lengths, passing: Passing
 ) -> Sequence[Tensor]:
-    """Outputs in the order of the loop's, differentiable with respect to the inputs the plan wants.
+    """Outputs in the order of the Loop's, differentiable with respect to the inputs whose gradient the plan wants.
 
     lengths   of the windows of each level
     """
-    wanted = any(value.requires_grad and asked for value, asked in zip(values, plan.wanted, strict=True))
-    if not (torch.is_grad_enabled() and wanted):
+    needs_gradient = any(value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True))
+    if not (torch.is_grad_enabled() and needs_gradient):
         return autograd.call(plan, values, length, batch, passing)
     if plan.target is None:
         counted = None if passing.limit is None else plan.note_clipped(ClipCount(), values, length, batch)
         return _by_reference(plan, list(values), length, batch, tuple(lengths), passing, counted)
-    found: Sequence[Tensor] = _Windows.apply(plan, length, batch, tuple(lengths), passing, *values)
-    return found
+    outputs: Sequence[Tensor] = _Checkpointed.apply(plan, length, batch, tuple(lengths), passing, *values)
+    return outputs
 
 
 def windows(length: int, every: int) -> list[tuple[int, int]]:
-    """Stretches of so many steps, the last one perhaps shorter."""
+    """Windows of `every` steps as (start, end); the last one may be shorter."""
     return [(start, min(start + every, length)) for start in range(0, length, every)]
 
 
-class _Windows(torch.autograd.Function):
+class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, plan: Plan, length: int, batch: int, lengths: Lengths, passing: Passing, *values: Tensor
@@ -59,66 +59,69 @@ class _Windows(torch.autograd.Function):
         ctx.plan, ctx.length, ctx.batch, ctx.lengths, ctx.passing = plan, length, batch, lengths, passing
         ctx.save_for_backward(*values, *[state for border in borders[1:] for state in border])
         ctx.set_materialize_grads(False)
-        own = autograd.without_aliases(outputs.all(), range(len(plan.loop.outputs)), plan.loop.outputs, values)
+        results = autograd.without_aliases(outputs.all(), range(len(plan.loop.outputs)), plan.loop.outputs, values)
         if plan.wiring.fixed:
-            ctx.mark_non_differentiable(*[own[index] for index in plan.wiring.fixed])
-        return tuple(own)
+            ctx.mark_non_differentiable(*[results[index] for index in plan.wiring.fixed])
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         plan, length, batch = ctx.plan, ctx.length, ctx.batch
         saved = saved_tensors(ctx)
-        count, states = len(plan.wanted), _places(plan)
+        count, states = len(plan.wanted), _state_places(plan)
         values, kept = list(saved[:count]), saved[count:]
         if torch.is_grad_enabled():
-            own = Back(plan, values, (), length, batch).differentiable(gradients, None)
+            input_gradients = BackwardPass(plan, values, (), length, batch).differentiable(gradients, None)
         else:
             first = [values[place] for place in states.values()]
-            stretches, leaves = windows(length, ctx.lengths[0]), len(states)
-            later = [list(kept[at * leaves : (at + 1) * leaves]) for at in range(len(stretches) - 1)]
-            windowed = _WindowedBack(plan, values, gradients, length, batch)
+            outermost, leaves = windows(length, ctx.lengths[0]), len(states)
+            later = [list(kept[index * leaves : (index + 1) * leaves]) for index in range(len(outermost) - 1)]
+            backward_pass = _WindowedBackwardPass(plan, values, gradients, length, batch)
             with same_invariants():
-                windowed.back(stretches, [first, *later], ctx.lengths[1:])
-            own = windowed.gradients_of_inputs()
-        return (None, None, None, None, None, *own)
+                backward_pass.run(outermost, [first, *later], ctx.lengths[1:])
+            input_gradients = backward_pass.gradients_of_inputs()
+        return (None, None, None, None, None, *input_gradients)
 
 
 @dataclass
 class _Outputs:
-    """The outputs of a call while its windows are run."""
+    """The outputs of a call, collected window by window."""
 
     plan: Plan
     length: int
     batch: int
-    made: dict[int, Tensor] = field(default_factory=dict)
+    values: dict[int, Tensor] = field(default_factory=dict)  # by index of the output
 
     def put(self, start: int, end: int, outputs: Sequence[Tensor]) -> None:
+        """Add the outputs of the steps from start to end."""
         for index, (port, value) in enumerate(zip(self.plan.loop.outputs, outputs, strict=True)):
             if port.kind == "sequence":
-                if index not in self.made:
-                    self.made[index] = value.new_empty(self.length, *value.shape[1:])
-                self.made[index][start:end] = value
-            elif port.kind == "total" and index in self.made:
-                self.made[index] = self.made[index] + value
+                if index not in self.values:
+                    self.values[index] = value.new_empty(self.length, *value.shape[1:])
+                self.values[index][start:end] = value
+            elif port.kind == "total" and index in self.values:
+                self.values[index] = self.values[index] + value
             else:
-                self.made[index] = value
+                self.values[index] = value
 
     def all(self) -> list[Tensor]:
-        return [self.made[index] for index in range(len(self.plan.loop.outputs))]
+        return [self.values[index] for index in range(len(self.plan.loop.outputs))]
 
 
-def _places(plan: Plan) -> dict[str, int]:
-    """Where states stand among a loop's inputs."""
+def _state_places(plan: Plan) -> dict[str, int]:
+    """The index of each state among the Loop's inputs."""
     return {port.name: index for index, port in enumerate(plan.loop.inputs) if port.kind == "state"}
 
 
-def _cut(plan: Plan, values: Sequence[Tensor], start: int, end: int, states: Sequence[Tensor]) -> list[Tensor]:
-    """The values of a window that begins with some states."""
+def _window_inputs(
+    plan: Plan, values: Sequence[Tensor], start: int, end: int, states: Sequence[Tensor]
+) -> list[Tensor]:
+    """The inputs of a window that begins with these states."""
     timed = ("sequence", "draw")
-    found = [v[start:end] if p.kind in timed else v for p, v in zip(plan.loop.inputs, values, strict=True)]
-    for place, state in zip(_places(plan).values(), states, strict=True):
-        found[place] = state
-    return found
+    inputs = [v[start:end] if p.kind in timed else v for p, v in zip(plan.loop.inputs, values, strict=True)]
+    for place, state in zip(_state_places(plan).values(), states, strict=True):
+        inputs[place] = state
+    return inputs
 
 
 def _borders(
@@ -129,28 +132,35 @@ def _borders(
     piece: int,
     put: Callable[[int, int, Sequence[Tensor]], None] | None = None,
 ) -> list[list[Tensor]]:
-    """The states before each window, by running them; the last window is run only if its outputs are asked for.
+    """The states before each window, computed by running the windows.
 
-    piece   steps that are run together: what they need beside their results is there only as long
+    piece   steps that are run together: the temporary memory of a sweep grows with them
+    put     takes the outputs of each piece; without it the last window is not run
     """
-    states = [values[place] for place in _places(plan).values()]
-    found = []
+    states = [values[place] for place in _state_places(plan).values()]
+    borders = []
     for start, end in stretches:
-        found.append(states)
+        borders.append(states)
         if put is None and end == stretches[-1][1]:
             break
         for first, last in [(start + a, start + b) for a, b in windows(end - start, piece)]:
-            cut = _cut(plan, values, first, last, states)
-            outputs, _ = run_sweep(plan.plain, last - first, batch, [cut[place] for place in plan.plain_places])
+            inputs = _window_inputs(plan, values, first, last, states)
+            outputs, _ = run_sweep(plan.plain, last - first, batch, [inputs[place] for place in plan.plain_places])
             after = {p.name: v for p, v in zip(plan.loop.outputs, outputs, strict=True) if p.kind == "state"}
-            states = [after[name].clone() for name in _places(plan)]
+            states = [after[name].clone() for name in _state_places(plan)]
             if put is not None:
                 put(first, last, outputs)
-    return found
+    return borders
 
 
-class _WindowedBack:
-    """The gradient of one call, window by window, and what has been summed so far."""
+class _WindowedBackwardPass:
+    """The backward pass of one call, window by window.
+
+    total        the gradients of the call's inputs, as far as they are computed
+    arriving     the gradients of the states behind the present window, by name
+    leaving      for each state the index of its gradient among the backward sweep's outputs
+    clip_count   how often the gradient was clipped so far
+    """
 
     def __init__(
         self, plan: Plan, values: list[Tensor], gradients: Sequence[Tensor | None], length: int, batch: int
@@ -159,31 +169,36 @@ class _WindowedBack:
         self.total: Gradients = [None] * len(values)
         ports = list(enumerate(plan.loop.outputs))
         self.arriving = {port.name: gradients[index] for index, port in ports if port.kind == "state"}
-        made = enumerate(plan.backward.loop.outputs)
-        self.leaving = {port.name: index for index, port in made if port.kind == "state"}
+        results = enumerate(plan.backward.loop.outputs)
+        self.leaving = {port.name: index for index, port in results if port.kind == "state"}
         self.clip_count: Tensor | float = 0.0
 
-    def back(self, stretches: list[tuple[int, int]], borders: list[list[Tensor]], lengths: Lengths) -> None:
-        """Through windows, from the last to the first."""
+    def run(self, stretches: list[tuple[int, int]], borders: list[list[Tensor]], lengths: Lengths) -> None:
+        """Go back through windows, from the last to the first, and remove them and their borders from the lists.
+
+        borders   the states before each window
+        lengths   of the windows of inner levels
+        """
         while stretches:
             (start, end), states = stretches.pop(), borders.pop()
             if lengths and end - start > lengths[0]:
                 inner = [(start + first, start + last) for first, last in windows(end - start, lengths[0])]
-                begun = list(self.values)
-                for place, state in zip(_places(self.plan).values(), states, strict=True):
-                    begun[place] = state
-                self.back(inner, _borders(self.plan, begun, self.batch, inner, lengths[-1]), lengths[1:])
+                values = list(self.values)
+                for place, state in zip(_state_places(self.plan).values(), states, strict=True):
+                    values[place] = state
+                self.run(inner, _borders(self.plan, values, self.batch, inner, lengths[-1]), lengths[1:])
             else:
                 self._window(start, end, states)
 
     def _window(self, start: int, end: int, states: Sequence[Tensor]) -> None:
+        """Run the forward and the backward sweep of one window."""
         plan, wired, steps, batch = self.plan, self.plan.wiring, end - start, self.batch
-        values = _cut(plan, self.values, start, end, states)
+        values = _window_inputs(plan, self.values, start, end, states)
         outputs, befores = run_sweep(plan.forward, steps, batch, [values[place] for place in wired.forward])
-        kept = taken(wired.kept, (values, outputs, befores))
+        kept = select(wired.kept, (values, outputs, befores))
         incoming = incoming_gradients(wired.incoming, self._entering(start, end), steps, batch, zeros=False)
         pools = (values, (), (), kept, incoming, wired.constants, (None,))
-        results, _ = run_sweep(plan.backward, steps, batch, taken(wired.backward, pools))
+        results, _ = run_sweep(plan.backward, steps, batch, select(wired.backward, pools))
         self.arriving = {name: results[place].clone() for name, place in self.leaving.items()}
         if wired.clip_count is not None:
             self.clip_count = self.clip_count + results[wired.clip_count]
@@ -193,17 +208,18 @@ class _WindowedBack:
 
     def _entering(self, start: int, end: int) -> Gradients:
         """The gradients of a window's outputs."""
-        found: Gradients = []
+        gradients: Gradients = []
         for port, gradient in zip(self.plan.loop.outputs, self.gradients, strict=True):
             if port.kind == "state":
-                found.append(self.arriving.get(port.name))
+                gradients.append(self.arriving.get(port.name))
             elif port.kind == "sequence" and gradient is not None:
-                found.append(gradient[start:end])
+                gradients.append(gradient[start:end])
             else:
-                found.append(gradient)
-        return found
+                gradients.append(gradient)
+        return gradients
 
     def _add(self, index: int, value: Tensor, start: int, end: int) -> None:
+        """Add a window's gradient of an input to the total."""
         port, total = self.plan.loop.inputs[index], self.total[index]
         if port.kind == "sequence":
             if total is None:
@@ -230,18 +246,18 @@ def _by_reference(
     counted: ClipCount | None,
     first: int = 0,
 ) -> list[Tensor]:
-    """The same with torch's own checkpoints, window by window."""
+    """The same on the engine `reference`, with torch's own checkpoints, window by window."""
     if not lengths:
         return reference.run(plan.loop, plan.step, values, length, batch, passing, counted)
-    states = [values[place] for place in _places(plan).values()]
+    states = [values[place] for place in _state_places(plan).values()]
     columns: list[list[Tensor]] = [[] for _ in plan.loop.outputs]
     for start, end in windows(length, lengths[0]):
-        own = partial(_inner, plan, end - start, batch, lengths[1:], passing, counted)
-        outputs = checkpoint(own, *_cut(plan, values, start, end, states), use_reentrant=False)
+        window = partial(_inner, plan, end - start, batch, lengths[1:], passing, counted)
+        outputs = checkpoint(window, *_window_inputs(plan, values, start, end, states), use_reentrant=False)
         for column, value in zip(columns, outputs, strict=True):
             column.append(value)
         after = {p.name: c[-1] for p, c in zip(plan.loop.outputs, columns, strict=True) if p.kind == "state"}
-        states = [after[name] for name in _places(plan)]
+        states = [after[name] for name in _state_places(plan)]
     return [_together(port.kind, column) for port, column in zip(plan.loop.outputs, columns, strict=True)]
 
 
@@ -252,6 +268,7 @@ def _inner(
 
 
 def _together(kind: str, column: list[Tensor]) -> Tensor:
+    """An output of the sequence, from those of its windows."""
     if kind == "state":
         return column[-1]
     return torch.cat(column) if kind == "sequence" else torch.stack(column).sum(0)

@@ -1,4 +1,4 @@
-"""Which engine runs a Loop, and why not a faster one."""
+"""`choose`: which engine runs a Loop, and the reasons against faster ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leporello.errors import ArgumentError, LeporelloError, RowsMeet
 from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
-_warned: set[str] = set()  # reasons that this process has warned of
+_warned: set[str] = set()  # reasons that this process has given in a warning
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine by name, with the reason in a sentence."""
+    """The name of an engine, and why it was chosen, in words."""
 
     engine: str
     why: str
@@ -28,18 +28,18 @@ class Choice:
         return target_of(self.engine)
 
 
-def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Choice:
-    """The engine asked for, or for "auto" the fastest that can run the Loop; a named one that cannot raises.
+def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Choice:
+    """The engine of that name, or for "auto" the fastest that can run the Loop; a named one that cannot raises.
 
-    refused   engines that have been tried already, with their reasons
+    refused   engines that have been tried already, with their refusals in words
     """
-    refuse_unknown(asked)
-    if asked != "auto":
-        target = target_of(asked)
+    refuse_unknown(name)
+    if name != "auto":
+        target = target_of(name)
         refusal = _refusal(target, loop) or (None if target is None else target.unavailable())
         if refusal is not None:
             raise refusal
-        return Choice(asked, "asked for by name")
+        return Choice(name, "asked for by name")
     reasons = dict(refused)
     for engine in targets.AUTO:
         target = target_of(engine)
@@ -54,6 +54,7 @@ def choose(asked: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> C
 
 
 def _why(reasons: Mapping[str, str]) -> str:
+    """The choice of "auto" in words, with the reasons against faster engines."""
     if not reasons:
         return "chosen by auto: the fastest engine for this loop"
     if len(set(reasons.values())) == 1:
@@ -63,7 +64,7 @@ def _why(reasons: Mapping[str, str]) -> str:
 
 
 def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
-    """Why an engine cannot run a Loop, as far as the Loop alone shows it."""
+    """Why an engine cannot run a Loop, as far as that can be told from the Loop alone; None if it can."""
     if target is None:
         return None
     refusal = target.refusal(loop)
@@ -79,7 +80,7 @@ def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
 
 
 def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
-    """Warn once where a compiler is all that a target lacked for a Loop; from then on it is not tried in vain."""
+    """Warn once if a target refused a Loop only because nothing can be built here; from then on it is not tried."""
     refusal = target.unavailable()
     if refusal is None:
         return
@@ -96,10 +97,11 @@ def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
         reasons.setdefault(target.name, why)
 
 
-def refuse_unknown(asked: str) -> None:
-    if asked not in ("auto", *engine_names()):
+def refuse_unknown(name: str) -> None:
+    """Raise if no engine has that name."""
+    if name not in ("auto", *engine_names()):
         raise ArgumentError(
             "the argument 'engine' names no engine.",
-            came=repr(asked),
+            came=repr(name),
             expected=", ".join(["auto", *engine_names()]),
         )

@@ -1,4 +1,4 @@
-"""Run a function in a fresh thread, outside of the tracing modes and the autocast of the present one."""
+"""Run a function in a fresh thread, outside of the tracing modes and the autocast of the current thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def in_fresh_thread(function: Callable[[], Result]) -> Result:
-    """The function's result; its error is raised here."""
+    """The function's result; an error that it raises is raised in the current thread."""
     outcome: list[Any] = []
 
     def run() -> None:

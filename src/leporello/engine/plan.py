@@ -1,7 +1,6 @@
-"""`Plan`: a Loop made ready for an engine, and its gradient when that is first asked for. It keeps results.
+"""`Plan`: a Loop prepared for an engine: its rewritten Loops, and a `Sweep` for each, built when first used and kept.
 
-What is done to the Loop on the way is the business of the pipeline (`rewrite/pipeline.py`); how a sweep runs, of
-`engine/sweep`.
+The rewrites are those of the pipeline (`rewrite/pipeline.py`); `engine/sweep` builds the functions that run a sweep.
 """
 
 from __future__ import annotations
@@ -36,11 +35,12 @@ Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
 class Sweep:
     """A Loop with its program and the Python function that runs it over a sequence.
 
-    inputs    the Loop's inputs in the order of the function's arguments
-    aliases   outputs that may share memory with an input or with another output
-    device    the type of device it runs on
-    windows   from length and batch to the windows it goes through
-    alone     whether every stage runs one step at a time
+    function   from length, batch and inputs to the outputs, and to the sequences of states before each step
+    inputs     the Loop's inputs in the order of the function's arguments
+    aliases    indices of outputs that may share memory with an input or with another output
+    device     the type of device it runs on
+    windows    from length and batch to the windows it goes through
+    alone      whether every stage runs one step at a time
     """
 
     loop: Loop
@@ -56,9 +56,9 @@ class Sweep:
     def of(
         loop: Loop, target: Target, pipeline: Pipeline, on: str = "forward", befores: dict[str, str] | None = None
     ) -> Sweep:
-        """Make a Loop ready.
+        """The sweep that runs a Loop on a target.
 
-        on        what it is, for the record of passes
+        on        the Loop in words, for the record of passes
         befores   states whose sequence before each step is wanted (see `Saved`)
         """
         split = pipeline.split(loop, on)
@@ -76,7 +76,7 @@ class Sweep:
         return str(self.function.text)  # type: ignore[attr-defined]
 
     def written_text(self) -> Path | str:
-        """Where the text can be read: it is written to the cache folder; why not, where that cannot be."""
+        """Write the text to the cache folder, and return its path; where that fails, the reason in brackets."""
         try:
             path = kept_path(f"sweep of {self.loop.name}", self.text, ".py")
             write_atomically(path, self.text.encode())
@@ -85,11 +85,11 @@ class Sweep:
         return path
 
     def without_befores(self) -> Sweep:
-        """The same without the states before each step: no output is then a view of a larger tensor."""
+        """The same sweep without the states before each step: no output is then a view of a larger tensor."""
         return replace(self, function=sweep_function(self.program, {}, self.windows))
 
     def step_by_step(self) -> Sweep:
-        """The same in windows of one step: for a Loop with values too large to keep for several steps."""
+        """The same sweep in windows of one step: for a Loop with values too large to keep for several steps."""
         order = slice(None, None, -1 if self.loop.reverse else 1)
 
         def windows(length: int, batch: int) -> list[tuple[int, int]]:
@@ -99,7 +99,10 @@ class Sweep:
 
 
 def pipeline_of(target: Target | None, context: Context | None = None, before: Sequence[PassRecord] = ()) -> Pipeline:
-    """The pipeline with what a target contributes to it."""
+    """The pipeline with a target's passes and costs.
+
+    before   records of passes that have run already
+    """
     context = Context() if context is None else context
     if target is not None:
         costs = target.costs
@@ -118,7 +121,11 @@ def _whole_sequence(length: int, batch: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Clipped:
-    """How often a gradient was clipped: at so many of all pairs of step and row."""
+    """How often a gradient was clipped.
+
+    counted   the pairs of step and row at which it was clipped
+    pairs     all pairs of step and row
+    """
 
     counted: ClipCount
     pairs: int | Tensor
@@ -136,20 +143,20 @@ class Clipped:
 class Plan:
     """A Loop, ready to run and to be differentiated.
 
-    loop      the Loop, with the rewrites of the call applied
-    wanted    for each input whether its gradient is asked for
-    method    passes of the gradient method
-    target    what runs it; None for the engine `reference`
-    made      what a gradient method has made of it, by keys of its own
-    clipped   how often the last gradient that went back was clipped
-    before    the passes that led to `loop`
+    loop           the Loop, with the rewrites of the call applied
+    wanted         for each input whether its gradient is wanted
+    method         passes of the gradient method
+    target         what runs it; None for the engine `reference`
+    method_cache   what a gradient method computes once for this plan, by keys of its own
+    clipped        how often the gradient was clipped in the last backward pass
+    before         records of the passes that led to `loop`
     """
 
     loop: Loop
     wanted: tuple[bool, ...]
     method: tuple[Pass, ...] = ()
     target: Target | None = None
-    made: dict[Any, Any] = field(default_factory=dict)
+    method_cache: dict[Any, Any] = field(default_factory=dict)
     clipped: Clipped | None = None
     before: tuple[PassRecord, ...] = ()
 
@@ -159,7 +166,7 @@ class Plan:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The passes behind the call's own, with a record of those that have run."""
+        """The pipeline for the passes after those of the call, with the records of all that have run."""
         leaving = tuple(p.name for p, w in zip(self.loop.inputs, self.wanted, strict=True) if p.kind == "state" and w)
         context = Context(wanted=self.wanted, leaving=leaving, method=self.method)
         return pipeline_of(self.target, context, self.before)
@@ -178,29 +185,29 @@ class Plan:
 
     @cached_property
     def gradient(self) -> Loop:
-        """The backward Loop that recomputes all it needs of the forward values."""
+        """The backward Loop that recomputes all forward values it needs."""
         return self.pipeline.backward(self.parted)
 
     @cached_property
     def saved(self) -> Saved:
-        """Forward and backward Loop with what passes between them."""
+        """The forward and the backward Loop, with what is saved between them."""
         return self.pipeline.pair(self.parted, self.gradient)
 
     # ---- sweeps
 
     @cached_property
     def plain(self) -> Sweep:
-        """The forward sweep when no gradient is asked for: nothing is saved."""
+        """The forward sweep for calls without gradients: nothing is saved."""
         return self._sweep(self.parted, "forward")
 
     @cached_property
     def one_step(self) -> Callable[..., list[Tensor]] | None:
-        """The same for a single step, where kernels run all of it."""
+        """The plain sweep for a single step, where kernels run all of it; else None."""
         return step_function(self.plain.program) if self.target is not None and self.target.kernels else None
 
     @cached_property
     def forward(self) -> Sweep:
-        """The forward sweep that keeps what the backward sweep reads."""
+        """The forward sweep that saves what the backward sweep reads."""
         return self._sweep(self.saved.forward, "forward", self.saved.befores)
 
     @cached_property
@@ -213,7 +220,7 @@ class Plan:
 
     @cached_property
     def plain_places(self) -> tuple[int, ...]:
-        """Where the plain sweep finds its inputs among the Loop's."""
+        """For each input of the plain sweep its index among the Loop's inputs."""
         return places_of(self.plain.inputs, self.loop.inputs)
 
     @cached_property
@@ -221,7 +228,7 @@ class Plan:
         return wiring_of(self.loop, self.wanted, self.saved, self.forward.inputs, self.backward.program, self.gradient)
 
     def prepare(self) -> None:
-        """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
+        """Build all that a call of this plan runs, so that errors come before any work."""
         if any(self.wanted):
             _ = self.forward, self.backward, self.wiring
         else:
@@ -230,9 +237,13 @@ class Plan:
     def note_clipped(
         self, counted: ClipCount, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1
     ) -> ClipCount:
-        """Remember how often the gradient of a call is clipped; padding does not count among the pairs."""
-        named = zip(self.loop.inputs, values, strict=True)
-        past = next((value for port, value in named if port.role is Role.PAST), None)
+        """Record how often the gradient of a call is clipped; padding does not count among the pairs.
+
+        values   the inputs of the call
+        sweeps   the number of backward sweeps
+        """
+        pairs_of_inputs = zip(self.loop.inputs, values, strict=True)
+        past = next((value for port, value in pairs_of_inputs if port.role is Role.PAST), None)
         pairs = length * batch if past is None else (~past).sum()
         self.clipped = Clipped(counted, pairs * sweeps)
         return counted
@@ -240,13 +251,13 @@ class Plan:
     # ---- gradients of gradients
 
     @cached_property
-    def recording(self) -> Plan:
-        """The same Loop with the states before each step as outputs behind its own: for gradients of gradients."""
+    def with_states_before(self) -> Plan:
+        """A plan of the same Loop with the states before each step as further outputs: for gradients of gradients."""
         draft = Draft(self.parted)
-        taken = {port.name for port, _ in draft.outputs}
+        names = {port.name for port, _ in draft.outputs}
         for port, node in list(draft.inputs):
             if port.kind == "state":
-                name = _free_name(f"before.{port.name}", taken)
+                name = _free_name(f"before.{port.name}", names)
                 before = Port("sequence", name, port.shape, port.dtype, port.device, role=Role.STATE_BEFORE, of=port)
                 draft.outputs.append((before, node))
         return Plan(draft.close(), self.wanted, self.method, self.target)
@@ -257,23 +268,27 @@ class Plan:
         return self.pipeline.backward(self.parted, again=True)
 
     @cached_property
-    def again(self) -> dict[tuple[bool, ...], Plan]:
-        """Plans of the backward Loop as a Loop of its own, by the gradients asked of it."""
+    def _backward_plans(self) -> dict[tuple[bool, ...], Plan]:
+        """Plans of the backward Loop as a Loop of its own, by the gradients that are wanted of it."""
         return {}
 
-    def pure_backward(self, needs: Callable[[Port], bool]) -> Plan:
-        """The backward Loop, to be differentiated again; its inputs in the order of `differentiable_gradient`."""
+    def backward_plan(self, is_wanted: Callable[[Port], bool]) -> Plan:
+        """A plan of the backward Loop, to be differentiated again; its inputs in the order of
+        `differentiable_gradient`.
+
+        is_wanted   of each of its inputs whether its gradient is wanted
+        """
         loop = self.differentiable_gradient
-        wanted = tuple(needs(port) for port in loop.inputs)
-        if wanted not in self.again:
-            self.again[wanted] = Plan(_with_distinct_names(loop), wanted, target=self.target)
-        return self.again[wanted]
+        wanted = tuple(is_wanted(port) for port in loop.inputs)
+        if wanted not in self._backward_plans:
+            self._backward_plans[wanted] = Plan(_with_distinct_names(loop), wanted, target=self.target)
+        return self._backward_plans[wanted]
 
 
 def _with_distinct_names(loop: Loop) -> Loop:
-    """A Loop whose gradient has no two inputs of one name.
+    """The Loop with inputs renamed so that its gradient has no two inputs of one name.
 
-    The gradient of a total `w` comes in as the invariant `grad.w`; from an order below there may be one already.
+    The gradient of a total `w` is an invariant input `grad.w`; the Loop, itself a gradient, may have one already.
     """
     incoming = {f"grad.{port.name}" for port in loop.outputs if port.kind == "total"}
     taken = incoming | {port.name for port in loop.inputs}
@@ -286,7 +301,7 @@ def _with_distinct_names(loop: Loop) -> Loop:
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """The name, or one like it that an order of derivatives below has not taken; it is taken now."""
+    """The name, prefixed until it is not taken; it is added to the taken names."""
     while name in taken:
         name = f"below.{name}"
     taken.add(name)

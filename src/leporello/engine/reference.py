@@ -1,6 +1,6 @@
 """The engine `reference`: the whole graph, one step at a time, in plain PyTorch with its own autograd.
 
-The meaning of every other engine. Any device, any operator; rows of the batch may interact.
+It defines the result of every other engine. Any device, any operator; interaction across the batch is allowed.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ def run(
     passing: Passing = ALL,
     counted: ClipCount | None = None,
 ) -> list[Tensor]:
-    """Outputs in the order of the loop's.
+    """Outputs in the order of the Loop's.
 
     for each step:  outputs, states, terms = step(inputs of this step, invariants, states);  totals += terms
 
+    step      the Loop's graph as a function of batch and inputs
     passing   what of the gradient each step passes back to the step before; where losses go back in several groups,
-              the sequence is run once for each, and an output is that of its group's run
+              the sequence is run once for each, and each output is taken from its group's run
     counted   counts where a gradient was clipped
     """
     with torch.autocast((values[0].device if values else torch.get_default_device()).type, enabled=False):
         if passing.count == 1:
             return _once(loop, step, values, length, batch, passing, counted)
-        found = _once(loop, step, values, length, batch, passing.one(0), counted)
+        outputs = _once(loop, step, values, length, batch, passing.one(0), counted)
         for group in range(1, passing.count):
-            other = _once(loop, step, values, length, batch, passing.one(group), counted)
+            of_group = _once(loop, step, values, length, batch, passing.one(group), counted)
             for index, port in enumerate(loop.outputs):
                 if port.kind != "total" or port.rows:
                     mask = passing.masks(group, port.kind == "sequence")
-                    found[index] = torch.where(broadcast_mask(mask, found[index]), other[index], found[index])
-        return found
+                    outputs[index] = torch.where(broadcast_mask(mask, outputs[index]), of_group[index], outputs[index])
+        return outputs
 
 
 def _once(
@@ -63,31 +64,32 @@ def _once(
     passing: Passing,
     counted: ClipCount | None,
 ) -> list[Tensor]:
+    """The sequence run once, with one group of losses."""
     timed = [port.kind in ("sequence", "draw") for port in loop.inputs]
-    present = list(values)
+    current = list(values)  # with the states before the next step
     places = {port.name: index for index, port in enumerate(loop.inputs) if port.kind == "state"}
-    limit = None if passing.limit is None else _Limit(loop, values, passing.limit, counted)
-    if limit is not None:
+    clipper = None if passing.limit is None else _Clipper(loop, values, passing.limit, counted)
+    if clipper is not None:
         for place in places.values():
-            present[place] = requiring_gradient(present[place])
+            current[place] = requiring_gradient(current[place])
     columns: list[list[Tensor]] = [[] for _ in loop.outputs]
     for time in reversed(range(length)) if loop.reverse else range(length):
         if passing.weights is not None:
             for place in places.values():
-                present[place] = with_weighted_gradient(present[place], passing.weights[time])
-        read = [value[time] if moves else value for value, moves in zip(present, timed, strict=True)]
-        made = list(step(batch, *read))
-        if limit is not None:
-            limit.put(made, time)
-        for index, (port, value) in enumerate(zip(loop.outputs, made, strict=True)):
+                current[place] = with_weighted_gradient(current[place], passing.weights[time])
+        read = [value[time] if has_time else value for value, has_time in zip(current, timed, strict=True)]
+        outputs = list(step(batch, *read))
+        if clipper is not None:
+            clipper.hook(outputs, time)
+        for index, (port, value) in enumerate(zip(loop.outputs, outputs, strict=True)):
             columns[index].append(value)
             if port.kind == "state":
-                present[places[port.name]] = value
+                current[places[port.name]] = value
     return [_gathered(port.kind, column, loop.reverse) for port, column in zip(loop.outputs, columns, strict=True)]
 
 
-class _Limit:
-    """Clips the gradient of the state that leaves a step, and of the final state that a row takes along at its end."""
+class _Clipper:
+    """Hooks that clip the gradient of the state after each step, that of a row's final state at its end included."""
 
     def __init__(self, loop: Loop, values: Sequence[Tensor], limit: float, counted: ClipCount | None) -> None:
         by_role = {port.role: value for port, value in zip(loop.inputs, values, strict=True)}
@@ -100,19 +102,21 @@ class _Limit:
         }
         self.limit, self.counted = limit, counted
 
-    def put(self, made: list[Tensor], time: int) -> None:
-        """Hook the outputs of a step."""
+    def hook(self, outputs: list[Tensor], time: int) -> None:
+        """Replace the states among a step's outputs by hooked ones."""
         past = None if self.past is None else self.past[time]
-        leaving = with_clipped_gradient([made[index] for index in self.states.values()], self.limit, past, self.counted)
-        for index, value in zip(self.states.values(), leaving, strict=True):
-            made[index] = value
+        states = [outputs[index] for index in self.states.values()]
+        hooked = with_clipped_gradient(states, self.limit, past, self.counted)
+        for index, value in zip(self.states.values(), hooked, strict=True):
+            outputs[index] = value
         for index, name in self.finals.items():
             if self.elsewhere is not None:
-                value = made[self.states[name]]
-                made[index] = value.masked_fill(broadcast_mask(self.elsewhere[time], value), 0)
+                value = outputs[self.states[name]]
+                outputs[index] = value.masked_fill(broadcast_mask(self.elsewhere[time], value), 0)
 
 
 def _gathered(kind: str, column: list[Tensor], reverse: bool) -> Tensor:
+    """An output, from its values of all steps in the order in which they were run."""
     if kind == "state":
         return column[-1]
     if kind == "total":

@@ -1,6 +1,6 @@
-"""`RegisteredPlan`: a plan that graph operators find by its name, and what its sweeps take and give as operators.
+"""`RegisteredPlan`: a plan that graph operators look up by name, and the inputs and outputs of its sweeps as operators.
 
-The registry holds plans weakly: a plan lives as long as somebody holds its `RegisteredPlan`.
+The registry holds weak references: a plan lives as long as somebody holds its `RegisteredPlan`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _named: weakref.WeakValueDictionary[str, RegisteredPlan] = weakref.WeakValueDict
 
 @dataclass(eq=False)
 class RegisteredPlan:
-    """A plan that operators find by its name, for as long as somebody holds this.
+    """A plan that operators look up by name, for as long as somebody holds this object.
 
-    The name tells the form of all results, so that what torch keeps on disk for a graph fits whenever it is found.
+    The name has a hash of the shapes and dtypes of all results, so that a graph in torch's disk cache fits the plan.
     """
 
     plan: Plan
@@ -41,48 +41,51 @@ class RegisteredPlan:
 
     @property
     def trains(self) -> bool:
+        """Whether any gradient is wanted."""
         return any(self.plan.wanted)
 
     @property
-    def pledged(self) -> bool:
-        """Whether the forward sweep gives out a pledge, which holds the plan until the backward sweep has run."""
+    def has_keepalive(self) -> bool:
+        """Whether the forward operator returns one tensor more, which keeps the plan alive until the backward pass."""
         return self.trains and all(torch.empty(0, device=port.device).is_cpu for port in self.plan.loop.inputs)
 
     @property
     def by_reference(self) -> bool:
+        """Whether the engine is `reference`."""
         return self.plan.target is None
 
     @cached_property
     def handed(self) -> tuple[int, ...]:
-        """Places of the loop's inputs that are handed in; the others are constants of the step."""
+        """Indices of the Loop's inputs that are passed to the operators; the others are constants of the step."""
         loop = self.plan.loop
         ports = enumerate(loop.inputs)
         return tuple(i for i, port in ports if port.kind != "invariant" or port.name not in loop.constants)
 
     @cached_property
     def forward(self) -> Sweep:
+        """The forward sweep of the operators: none of its outputs is a view of a larger tensor."""
         return self.plan.forward.without_befores()
 
     @cached_property
     def results(self) -> tuple[Port, ...]:
-        """What the forward sweep gives out: the loop's outputs, then what only the backward sweep reads."""
-        kept = self.trains and not self.by_reference
-        return self.plan.forward.loop.outputs if kept else self.plan.loop.outputs
+        """The outputs of the forward sweep: the Loop's outputs, then what only the backward sweep reads."""
+        saves = self.trains and not self.by_reference
+        return self.plan.forward.loop.outputs if saves else self.plan.loop.outputs
 
     @cached_property
     def gradients(self) -> tuple[Port | None, ...]:
-        """For each input that is handed in the form of its gradient, None where it has none."""
+        """For each input that is passed its gradient's port, None where it has no gradient."""
         plan = self.plan
         if not self.trains:
             return (None,) * len(self.handed)
         if self.by_reference:
             return tuple(plan.loop.inputs[index] if plan.wanted[index] else None for index in self.handed)
-        made, places = plan.backward.loop.outputs, [plan.wiring.results[index] for index in self.handed]
-        return tuple(None if place is None else made[place] for place in places)
+        outputs, places = plan.backward.loop.outputs, [plan.wiring.results[index] for index in self.handed]
+        return tuple(None if place is None else outputs[place] for place in places)
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the backward sweep reads: places among the loop's inputs, and among the forward sweep's results."""
+        """What the backward sweep reads: indices of the Loop's inputs, and of the forward sweep's results."""
         if not self.trains:
             return (), ()
         if self.by_reference:
@@ -99,31 +102,36 @@ class RegisteredPlan:
 
     @cached_property
     def befores(self) -> tuple[tuple[int, int], ...]:
-        """For each state whose sequence before each step is read: its first value, and its sequence after each step."""
+        """For each state whose sequence before each step is read: the index of its initial value among the Loop's
+        inputs, and that of its sequence after each step among the results."""
         values = {port.key: index for index, port in enumerate(self.plan.loop.inputs)}
         outputs = {port.key: index for index, port in enumerate(self.results)}
         return tuple(
             (values["state", state], outputs["sequence", name]) for state, name in self.plan.saved.befores.items()
         )
 
-    def filled(self, places: Sequence[int], values: Sequence[Tensor]) -> list[Any]:
-        """Values in the order of the loop's inputs, with its constants; None where there is none."""
-        loop = self.plan.loop
-        found: list[Any] = [loop.constants.get(port.name) for port in loop.inputs]
-        for place, value in zip(places, values, strict=True):
-            found[place] = value
-        return found
+    def with_constants(self, places: Sequence[int], values: Sequence[Tensor]) -> list[Any]:
+        """Values in the order of the Loop's inputs, with its constants; None for inputs that are neither.
 
-    def all_filled(self, values: Sequence[Tensor]) -> list[Tensor]:
-        return self.filled(self.handed, [value.contiguous() for value in values])
+        places   the index of each value
+        """
+        loop = self.plan.loop
+        inputs: list[Any] = [loop.constants.get(port.name) for port in loop.inputs]
+        for place, value in zip(places, values, strict=True):
+            inputs[place] = value
+        return inputs
+
+    def all_with_constants(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """All inputs of the Loop, from those that are passed."""
+        return self.with_constants(self.handed, [value.contiguous() for value in values])
 
 
 def registered(name: str) -> RegisteredPlan:
-    """The plan of that name."""
-    found = _named.get(name)
-    if found is None:
+    """The plan of that name; raises where it is no longer alive."""
+    plan = _named.get(name)
+    if plan is None:
         raise EngineRefusal(
             "the network of a compiled graph is gone.",
             tries="keep the network for as long as what was compiled of it runs, backward included",
         )
-    return found
+    return plan

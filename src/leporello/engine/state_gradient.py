@@ -1,6 +1,6 @@
-"""What of the state's gradient passes from step to step: `Passing`, as a gradient method has decided it for one call.
+"""`Passing`: what of the state's gradient passes from step to step in one call, as a gradient method decides it.
 
-And the hooks that do so where torch's own autograd goes through the steps: values go on as they are, gradients are
+Also the hooks that apply it where torch's own autograd goes through the steps: values are unchanged, gradients are
 weighted or clipped.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Passing:
-    """Of one call.
+    """What each step of one call passes back to the step before.
 
-    weights   (length, batch): of what each step passes back to the step before; None for all of it. With groups
+    weights   (length, batch): factors of the state's gradient; None where all are 1. With groups
               (groups, length, batch)
     groups    (length, batch) integers: the backward sweep that carries the losses of a step; None where one carries all
-    limit     of the norm of a row's state gradient as it comes to a step; None for none
+    limit     of the norm of a row's state gradient as it arrives at a step; None for no limit
     """
 
     weights: Tensor | None = None
@@ -30,17 +30,17 @@ class Passing:
 
     @property
     def count(self) -> int:
-        """How many backward sweeps there are."""
+        """The number of backward sweeps."""
         return 1 if self.groups is None or self.weights is None else len(self.weights)
 
     def one(self, group: int) -> Passing:
-        """The part of one sweep, with all losses in it."""
+        """The weights of one sweep, as if it carried all losses."""
         if self.groups is None or self.weights is None:
             return self
         return Passing(self.weights[group], None, self.limit)
 
     def masks(self, group: int, sequence: bool) -> Tensor:
-        """Where losses enter a sweep: (length, batch) for sequences, (batch,) for what is there at the end."""
+        """Where losses enter a sweep: (length, batch) for sequences, (batch,) for final states and totals."""
         assert self.groups is not None
         return (self.groups if sequence else self.groups[-1]) == group
 
@@ -49,12 +49,12 @@ ALL = Passing()  # the exact gradient
 
 
 def broadcast_mask(mask: Tensor, value: Tensor) -> Tensor:
-    """A mask with axes of size one behind its own, as many as a value has more."""
+    """A mask with trailing axes of size one, so that it broadcasts over a value with more axes."""
     return mask.reshape(*mask.shape, *[1] * (value.dim() - mask.dim()))
 
 
 def entering(gradient: Tensor, mask: Tensor) -> Tensor:
-    """What of a gradient enters a sweep: zeros elsewhere, even where the gradient is infinite."""
+    """The part of a gradient that enters a sweep: zeros elsewhere, even where the gradient is infinite."""
     return torch.where(broadcast_mask(mask, gradient), gradient, 0)
 
 
@@ -63,7 +63,7 @@ def entering(gradient: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass
 class ClipCount:
-    """Counts, while a gradient goes back, the pairs of step and row at which it was clipped."""
+    """Counts, during the backward pass, the pairs of step and row at which the gradient was clipped."""
 
     count: Tensor | float = 0.0
 
@@ -87,15 +87,15 @@ def with_clipped_gradient(
 
 
 def requiring_gradient(state: Tensor) -> Tensor:
-    """A state whose gradient is computed even where nobody asks for it: it counts in the norm that is clipped."""
-    has_one = state.requires_grad or not (state.is_floating_point() or state.is_complex())
-    return state if has_one or not torch.is_grad_enabled() else state.detach().requires_grad_()
+    """A state whose gradient is computed even if it is not wanted: it is part of the norm that is clipped."""
+    unchanged = state.requires_grad or not (state.is_floating_point() or state.is_complex())
+    return state if unchanged or not torch.is_grad_enabled() else state.detach().requires_grad_()
 
 
 class _WeightedGradient(torch.autograd.Function):
-    """The value itself; its gradient times a weight. Where that is 0 nothing passes, infinity included."""
+    """The value itself; its gradient times a weight. A weight of 0 gives 0 even for an infinite gradient."""
 
-    generate_vmap_rule = True  # with `setup_context`: torch.func goes through it
+    generate_vmap_rule = True  # with `setup_context`: lets torch.func differentiate through it
 
     @staticmethod
     def forward(value: Tensor, weight: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class _WeightedGradient(torch.autograd.Function):
 
 
 class _ClippedGradient(torch.autograd.Function):
-    """The values themselves; their gradients are made smaller together, row by row."""
+    """The values themselves; their gradients are scaled down together, row by row."""
 
     @staticmethod
     def forward(ctx: Any, limit: float, past: Tensor | None, counted: ClipCount | None, *values: Tensor) -> Any:
@@ -123,18 +123,18 @@ class _ClippedGradient(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         square = sum(gradient.abs().square().flatten(1).sum(1) for gradient in gradients)
         assert isinstance(square, Tensor)
-        acts = square > ctx.limit**2
+        exceeds = square > ctx.limit**2
         if ctx.past is not None:
-            acts = acts & ~ctx.past
+            exceeds = exceeds & ~ctx.past
         if ctx.counted is not None:
-            ctx.counted.count = ctx.counted.count + acts.sum()
+            ctx.counted.count = ctx.counted.count + exceeds.sum()
         factor = ctx.limit * square.clamp_min(ctx.limit**2).rsqrt()
-        smaller = [
+        clipped = [
             torch.where(
-                broadcast_mask(acts, gradient),
+                broadcast_mask(exceeds, gradient),
                 gradient * broadcast_mask(factor, gradient).to(gradient.real.dtype),
                 gradient,
             )
             for gradient in gradients
         ]
-        return (None, None, None, *smaller)
+        return (None, None, None, *clipped)

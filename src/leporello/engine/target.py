@@ -1,8 +1,9 @@
-"""`Target`: all that an engine is which runs the stages of a split Loop; and `Runner`, what it builds for an inside.
+"""`Target`: the description of an engine that runs the stages of a split Loop; `Runner`: a kernel it builds for an
+inside.
 
-`stepwise` is a target without kernels: torch's operators run the insides. A target with kernels says how to build one
-from its description. Plans, sweeps and the bridge to autograd read this record and know no engine by name; the list of
-targets is in `engine/targets.py`.
+`stepwise` is a target without kernels: torch's operators run the insides. A target with kernels has a function that
+builds one from its description. Plans, sweeps and the bridge to autograd depend on this record only, on no engine by
+name; the list of targets is in `engine/targets.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from leporello.rewrite.save import EXPENSIVE
 
 
 class Run(Protocol):
-    """A kernel with its invariants at hand: takes all rows of a window through its steps."""
+    """A kernel bound to its invariants: runs all steps of a window for all rows."""
 
     def __call__(
         self,
@@ -41,26 +42,26 @@ class Run(Protocol):
         """Read `states` and `reads`; write `next_states` and `writes`.
 
         All tensors are contiguous. `reads` and `writes` hold the rows of all steps of the window, [steps * batch, ...]
-        or [steps, batch, ...], in the order of time whichever way the kernel goes. A state that is None is zeros; a
-        state and its next state may be the same tensor.
+        or [steps, batch, ...], in the order of time even where the kernel runs backwards. A state that is None is
+        zeros; a state and its next state may be the same tensor.
         """
 
 
 class Runner(Protocol):
-    """A built kernel. It takes tensors; addresses, strides and packed matrices are its own business.
+    """A built kernel. It takes tensors, and handles addresses, strides and packed matrices itself.
 
-    source   where the generated text can be read; None where there is none
+    source   the file with its generated source; None where there is none
     """
 
     @property
     def source(self) -> Path | None: ...
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> Run:
-        """Make ready what no window changes, such as packed matrices; they are freed with what comes back.
+        """Prepare what no window changes, such as packed matrices, which live as long as the returned `Run`.
 
         rows        values that are the same at every step, one per row of the batch; contiguous
         fixed       values that are the same for all rows, in any layout
-        row_count   rows of all steps together that will be run
+        row_count   rows that will be run, of all steps together
         """
 
 
@@ -68,32 +69,32 @@ class Runner(Protocol):
 class WindowSizes:
     """How a sweep is cut into windows: all stages run on one window before the next begins.
 
-    most_rows    rows (steps times batch) of a window at most: enough for a fast product, few enough for the cache
-    least_count  windows in a long sequence at least: what only one window needs is then a small part of the whole
-    least_rows   rows below which a product slows down; `least_count` does not go below them
+    max_rows    rows (steps times batch) of a window: enough for a fast product, few enough for the cache
+    min_count   windows in a long sequence: memory that only one window needs is then a small part of the whole
+    min_rows    rows of a window below which a product slows down; it takes precedence over `min_count`
     """
 
-    most_rows: int
-    least_count: int = 1
-    least_rows: int = 1
+    max_rows: int
+    min_count: int = 1
+    min_rows: int = 1
 
     def windows(self, length: int, batch: int, reverse: bool) -> list[tuple[int, int]]:
-        """Windows as (first step, behind the last step), of about equal size, in the order of the sweep."""
-        count = max(1, -(-length // max(1, self.most_rows // batch)))
-        if self.least_count > 1:
-            count = max(count, min(self.least_count, length, length * batch // self.least_rows))
+        """Windows as (start, end), of about equal size, in the order of the sweep."""
+        count = max(1, -(-length // max(1, self.max_rows // batch)))
+        if self.min_count > 1:
+            count = max(count, min(self.min_count, length, length * batch // self.min_rows))
         if count == 1:
             return [(0, length)]
-        found = list(pairwise(length * index // count for index in range(count + 1)))
-        return found[::-1] if reverse else found
+        windows = list(pairwise(length * index // count for index in range(count + 1)))
+        return windows[::-1] if reverse else windows
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What an engine finds expensive.
+    """What is expensive on an engine.
 
-    expensive     pointwise operators whose recomputation costs more than keeping their result in memory
-    drawn_in      whether an operator that could run on all steps at once may as well run inside the loop
+    expensive   pointwise operators whose recomputation costs more than keeping their result in memory
+    drawn_in    whether an operator that could run on all steps at once is run inside the loop instead
     """
 
     expensive: frozenset[Any] = EXPENSIVE
@@ -109,17 +110,17 @@ def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
 class Target:
     """An engine that runs a split Loop.
 
-    name          as `engine=` names it
-    devices       types of device it runs on, and how a person calls each; None for any
-    costs         what to save, what to recompute, what to draw into the loop
-    passes        rewrites of its own, at the places the pipeline has for them
+    name          the value of `engine=`
+    devices       types of device it runs on, with their names for messages; None for any
+    costs         what to save, what to recompute, what to run inside the loop
+    passes        its rewrites, for the target's slots in the pipeline
     windows       for each type of device how sweeps are cut; `default_windows` for others
-    refuse        why it cannot run a Loop, as far as the Loop alone shows it; None if it can
+    refuse        why it cannot run a Loop, as far as that can be told from the Loop alone; None if it can
     unavailable   why nothing can be built on this machine, as an error; None if it can
-    remedy        what a user can do about that, in a sentence
-    build         from the description of a kernel to its runner; None where torch's operators run the insides. What it
-                  cannot build it refuses with an EngineRefusal
-    at_once       an at-once stage as stages whose graphs call functions of the target's own; itself by default
+    remedy        what a user can do about that, in words
+    build         from the description of a kernel to its runner; raises EngineRefusal where it cannot build it. None
+                  where torch's operators run the insides
+    at_once       from an at-once stage to stages whose graphs may call functions of the target; unchanged by default
     put_step      copies a value to one step of a sequence, both contiguous and of one dtype
     """
 
@@ -129,7 +130,7 @@ class Target:
     costs: Costs = field(default_factory=Costs)
     passes: tuple[Pass, ...] = ()
     windows: Mapping[str, WindowSizes] = field(default_factory=dict)
-    default_windows: WindowSizes = WindowSizes(most_rows=1 << 16)
+    default_windows: WindowSizes = WindowSizes(max_rows=1 << 16)
     refuse: Callable[[Loop], EngineRefusal | None] = lambda loop: None
     unavailable: Callable[[], EngineRefusal | None] = lambda: None
     remedy: str = ""
@@ -146,7 +147,7 @@ class Target:
         return self.windows.get(device, self.default_windows)
 
     def refusal(self, loop: Loop) -> EngineRefusal | None:
-        """Why it cannot run a Loop: the device of its inputs, or a reason of the target's own."""
+        """Why it cannot run a Loop: the device of its inputs, or the reason that `refuse` gives; None if it can."""
         elsewhere = next((p.device for p in loop.inputs if self.devices and p.device.type not in self.devices), None)
         if elsewhere is not None and self.devices is not None:
             return EngineRefusal(
@@ -157,25 +158,26 @@ class Target:
         return self.refuse(loop)
 
 
-class _Reuse(threading.local):
-    """What runners of this thread have made of invariants that do not change; None outside of `same_invariants`."""
+class _InvariantCache(threading.local):
+    """What runners of this thread have computed from invariants that do not change; None outside `same_invariants`."""
 
-    made: dict[Any, Any] | None = None
+    entries: dict[Any, Any] | None = None
 
 
-_reuse = _Reuse()
+_invariant_cache = _InvariantCache()
 
 
 @contextmanager
 def same_invariants() -> Iterator[None]:
-    """Within, invariants neither change nor move: what a runner made of them (packed tiles) serves again."""
-    before, _reuse.made = _reuse.made, {}
+    """A context in which invariants neither change nor move, so that what runners compute from them is reused."""
+    before, _invariant_cache.entries = _invariant_cache.entries, {}
     try:
         yield
     finally:
-        _reuse.made = before
+        _invariant_cache.entries = before
 
 
-def reusable() -> dict[Any, Any] | None:
-    """Where a runner may keep what it made of invariants, by a key of its own; None where each run makes its own."""
-    return _reuse.made
+def invariant_cache() -> dict[Any, Any] | None:
+    """Where a runner keeps what it computes from invariants (packed tiles), by its own keys; None outside of
+    `same_invariants`, where every run computes it anew."""
+    return _invariant_cache.entries

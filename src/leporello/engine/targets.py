@@ -1,6 +1,6 @@
-"""The list of engines: every target by name, the fastest first, and `reference` behind them.
+"""The list of engines: every target by name, the fastest first, and `reference` last.
 
-A new target is one entry here; `register` adds one at run time.
+A new target needs one entry here; `register` adds one at run time.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from leporello.engine.target import Target, WindowSizes
 # Torch's operators run the insides: any device, any operator.
 STEPWISE = Target(
     name="stepwise",
-    windows={"cpu": WindowSizes(most_rows=512, least_count=12, least_rows=128)},
-    default_windows=WindowSizes(most_rows=1 << 16),
+    windows={"cpu": WindowSizes(max_rows=512, min_count=12, min_rows=128)},
+    default_windows=WindowSizes(max_rows=1 << 16),
 )
 TARGETS: dict[str, Target] = {target.name: target for target in (CPU_TARGET, STEPWISE)}
-REFERENCE = "reference"  # no target: it interprets the Loop's graph and is what the others are compared with
+REFERENCE = "reference"  # not a target: it interprets the Loop's graph
 
 
-AUTO: tuple[str, ...] = (*TARGETS, REFERENCE)  # what auto chooses from, in this order
+AUTO: tuple[str, ...] = (*TARGETS, REFERENCE)  # the engines that "auto" tries, in this order
 
 
 def engine_names() -> tuple[str, ...]:
-    """What `engine=` may name beside "auto"."""
+    """The values of `engine=` apart from "auto"."""
     return (*TARGETS, REFERENCE)
 
 
@@ -32,10 +32,10 @@ def target_of(engine: str) -> Target | None:
 
 
 def without_kernels() -> Target:
-    """The target that runs everything with torch's operators."""
+    """The target without kernels, which runs everything with torch's operators."""
     return STEPWISE
 
 
 def register(target: Target) -> None:
-    """Make a target an engine: `engine=target.name` names it from now on. Auto does not choose it."""
+    """Add a target to the engines: `engine=target.name` selects it from now on. "auto" does not choose it."""
     TARGETS[target.name] = target

@@ -1,4 +1,4 @@
-"""`Wiring`: where each sweep of a plan finds its inputs, as indices, so that a call looks nothing up by name."""
+"""`Wiring`: where the inputs of each sweep of a plan come from, as indices, so that a call needs no lookup by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pool(IntEnum):
     VALUES = 0  # of the call, in the order of the Loop's inputs
     OUTPUTS = 1  # of the forward sweep
     BEFORES = 2  # states before each step
-    KEPT = 3  # what the forward sweep hands over
+    KEPT = 3  # saved for the backward sweep
     GRADIENTS = 4  # of the Loop's outputs
     CONSTANTS = 5  # of the backward Loop
     WEIGHTS = 6  # of what each step passes back
@@ -35,11 +35,13 @@ Source = tuple[int, int]  # a pool, and an index into it
 
 @dataclass(frozen=True)
 class Wiring:
-    """Of one plan that is differentiated.
+    """The sources of all inputs of a plan's forward and backward sweep.
 
     forward     for each input of the forward sweep its index among the call's values
-    kept        for each sequence that is handed over: among values, outputs of the forward sweep, or states before
-    backward    for each input of the backward sweep: among values, kept, gradients, constants, weights
+    kept        sources of what is saved for the backward sweep: values, outputs of the forward sweep, or states before
+                each step
+    backward    sources of the inputs of the backward sweep: values, kept, gradients, constants or weights
+    constants   of the backward Loop
     results     for each of the call's values the index of its gradient among the backward sweep's outputs, or None
     incoming    outputs whose gradient the backward sweep reads, with their ports
     fixed       outputs that have no gradient
@@ -77,7 +79,7 @@ def wiring_of(
     loop, wanted    of the plan
     saved           the pair of Loops that is run, with what passes between them
     backward        the program of the backward sweep
-    gradient        the backward Loop before that was decided: it has the constants
+    gradient        the backward Loop before `save`, which holds the constants
     """
     values = {port.key: index for index, port in enumerate(loop.inputs)}
     outputs = {port.key: index for index, port in enumerate(saved.forward.outputs)}
@@ -89,18 +91,19 @@ def wiring_of(
     sources |= {incoming_key(port): (Pool.GRADIENTS, i) for i, port in enumerate(loop.outputs) if port.is_floating}
     kept: list[Source] = []
     for port in saved.backward.inputs:
-        handed = _handed_over(port, values, outputs, befores)
-        if handed is not None:
+        source = _saved_source(port, values, outputs, befores)
+        if source is not None:
             sources[port.key] = (Pool.KEPT, len(kept))
-            kept.append(handed)
+            kept.append(source)
         elif port.role is Role.WEIGHT:
             sources[port.key] = (Pool.WEIGHTS, 0)
     sources |= {key: (Pool.VALUES, index) for key, index in values.items() if key[0] == "invariant"}
     reads = tuple(sources[port.key] for port in backward.split.loop.inputs)
     incoming = {index for pool, index in reads if pool == Pool.GRADIENTS}
-    made = {port.key: index for index, port in enumerate(saved.backward.outputs)}
+    gradients = {port.key: index for index, port in enumerate(saved.backward.outputs)}
     results = tuple(
-        made.get(gradient_key(port)) if asked else None for port, asked in zip(loop.inputs, wanted, strict=True)
+        gradients.get(gradient_key(port)) if has_gradient else None
+        for port, has_gradient in zip(loop.inputs, wanted, strict=True)
     )
     return Wiring(
         forward=places_of(forward_inputs, loop.inputs),
@@ -116,7 +119,7 @@ def wiring_of(
 
 
 def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple[int, ...]:
-    """The values whose gradient is a view of the same value as an earlier one's."""
+    """Indices of the values whose gradient is a view of the same value as an earlier one's."""
     seen: set[fx.Node] = set()
     aliased = []
     for index, place in enumerate(results):
@@ -130,8 +133,10 @@ def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple
     return tuple(aliased)
 
 
-def _handed_over(port: Port, values: dict[Key, int], outputs: dict[Key, int], befores: dict[str, int]) -> Source | None:
-    """Where an input of the backward Loop comes from that the forward sweep hands over; None for other inputs."""
+def _saved_source(
+    port: Port, values: dict[Key, int], outputs: dict[Key, int], befores: dict[str, int]
+) -> Source | None:
+    """The source of an input of the backward Loop that is a value of the forward sweep; None for other inputs."""
     if port.role is Role.SAVED:
         return (Pool.OUTPUTS, outputs[port.key])
     if port.of is None:
@@ -146,17 +151,17 @@ def _handed_over(port: Port, values: dict[Key, int], outputs: dict[Key, int], be
 
 
 def incoming_key(port: Port) -> Key:
-    """Which input of the backward Loop is the gradient of an output."""
+    """Kind and name of the backward Loop's input that is the gradient of an output."""
     if port.kind == "state":
         return ("state", port.name)
     return ("sequence" if port.kind == "sequence" else "invariant", f"grad.{port.name}")
 
 
 def gradient_key(port: Port) -> Key:
-    """Which output of the backward Loop is the gradient of an input: an invariant's is a total."""
+    """Kind and name of the backward Loop's output that is the gradient of an input: an invariant's is a total."""
     return ("total" if port.kind == "invariant" else port.kind, port.name)
 
 
-def taken(sources: Sequence[Source], pools: Sequence[Sequence[Any]]) -> list[Any]:
-    """The tensors that the sources name."""
+def select(sources: Sequence[Source], pools: Sequence[Sequence[Any]]) -> list[Any]:
+    """The tensors to which the sources point."""
     return [pools[pool][index] for pool, index in sources]

@@ -1,6 +1,6 @@
-"""Gradient methods as objects: what is done to the backward Loop before it runs, or which Loop runs in its place.
+"""Gradient methods as objects: each changes the backward Loop before it runs, or runs another Loop instead.
 
-`method` says what each must provide.
+`Method` defines what a method provides.
 """
 
 from leporello.gradient.checkpointed import Checkpointed

@@ -1,4 +1,4 @@
-"""`Checkpointed`: the exact gradient in little memory, at the price of running the steps again."""
+"""`Checkpointed`: the exact gradient in little memory; the forward steps are run again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from leporello.gradient.work import Work
 
 @dataclass(frozen=True, repr=False)
 class Checkpointed(Backward):
-    """The exact gradient; of the steps only the state every so many steps is kept.
+    """The exact gradient; the forward pass keeps only the state every so many steps.
 
-    Going back, each window is run again from the state before it, with all stages, and kept only while its own part of
-    the gradient is computed. With a second level a window is treated in the same way.
+    The backward pass runs each window again from the state before it, and keeps what its backward sweep reads only
+    until that sweep is done. With a second level a window is treated in the same way.
 
     every        steps from one kept state to the next; by default about length ** (levels / (levels + 1)), which is the
                  square root of the length for one level
@@ -45,7 +45,7 @@ class Checkpointed(Backward):
         _refuse("levels", self.levels, "1 or 2 (or more)")
 
     def lengths(self, length: int) -> tuple[int, ...]:
-        """Of the windows of each level, from the outermost to the innermost."""
+        """Lengths of the windows of each level, from the outermost to the innermost."""
         lengths = [max(1, round(length ** (self.levels / (self.levels + 1))))] if self.every is None else [self.every]
         for level in range(self.levels - 1, 0, -1):
             lengths.append(max(1, round(lengths[-1] ** (level / (level + 1)))))

@@ -1,7 +1,7 @@
 """`cost`: what each gradient method costs in time and memory, estimated from the Loop alone.
 
-Time is given in forward passes, so that it holds on any machine where operations cost alike;
-`lp.analysis.bias_and_variance` measures.
+Time is in units of a forward pass, so that it does not depend on the machine's speed; `lp.analysis.bias_and_variance`
+measures.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from leporello.loop.loop import Loop
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one method.
+    """The cost of one method.
 
-    time     in forward passes, the one that gives the outputs included
+    time     in forward passes, including the one that computes the outputs
     memory   bytes, beyond inputs, outputs and the parameters' gradients
-    gives    what the result is
+    gives    what the result is, in words
     """
 
     method: Method
@@ -39,7 +39,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """A table of costs."""
+    """A table of costs: a row for each method, for one Loop, length and batch."""
 
     length: int
     batch: int
@@ -48,10 +48,10 @@ class Costs:
 
     def __str__(self) -> str:
         cells = [("method", "time", "memory", "gives"), *map(_cells, self.rows)]
-        wide = [max(len(row[column]) for row in cells) for column in range(4)]
+        widths = [max(len(row[column]) for row in cells) for column in range(4)]
         lines = [f"{self.loop}: {self.length:,} steps, batch {self.batch}; time in forward passes"]
         for method, time, memory, gives in cells:
-            lines.append(f"  {method:<{wide[0]}}  {time:>{wide[1]}}  {memory:>{wide[2]}}  {gives}")
+            lines.append(f"  {method:<{widths[0]}}  {time:>{widths[1]}}  {memory:>{widths[2]}}  {gives}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -63,7 +63,7 @@ class Costs:
 
 
 def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None = None) -> Costs:
-    """What each method costs for so many steps and rows of a loop.
+    """What each method costs for a Loop of `length` steps and `batch` rows.
 
     methods   one of each kind by default
 
@@ -85,7 +85,7 @@ def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None =
 
 
 def one_of_each(length: int) -> list[Method]:
-    """One method of each kind, with windows that suit a length."""
+    """One method of each kind, with windows of at most half the length."""
     steps = max(1, min(35, length // 2))
     return [
         Full(),

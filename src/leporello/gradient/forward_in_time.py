@@ -1,8 +1,8 @@
-"""`ForwardMethod`: gradients that go forward in time, beside the state, so that nothing of the past is kept.
+"""`ForwardMethod`: gradients that are computed forward in time, along with the state, so that no past step is kept.
 
-Forward is the plain sweep. Backward is a second sweep forward over the same inputs, on a Loop that carries the state's
-derivatives with respect to the sources and combines them with the incoming gradients of the outputs on its way. What is
-carried is a method's own business; `CarryingLoop` runs such a Loop.
+The forward pass is the plain sweep. The backward pass is a second sweep forward over the same inputs, on a Loop that
+carries the state's derivatives with respect to the sources and combines them with the incoming gradients of the
+outputs. Which derivatives are carried is up to the method; `CarryingLoop` runs such a Loop.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from leporello.gradient.method import Method
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
-from leporello.rewrite.linearize import Key, Linear, arriving, count, key, total
+from leporello.rewrite.linearize import Key, Linear, gradient_port, numbers_per_row, total_port
 
-STEPS_AT_A_TIME = 64  # random draws of so many steps are in memory together
+STEPS_PER_STRETCH = 64  # random draws of so many steps are in memory together
 
 
 @dataclass(frozen=True, eq=False)
 class CarryingLoop:
     """A Loop that carries derivatives forward in time, ready to run on any engine.
 
-    It is run in short stretches, and within each of them step by step: what is carried is large, so no two steps of it
-    are in memory together.
+    It is run in short stretches, and within each of them step by step: what is carried is large, so only one step of it
+    is in memory at a time.
 
-    linear   what it was made of
+    linear   the Loop whose derivatives it carries
     sweep    what runs it; None for the engine `reference`, which runs `step`
     """
 
@@ -56,23 +56,23 @@ class CarryingLoop:
 
     @cached_property
     def states(self) -> list[Port]:
-        """What is carried beside the loop's own state."""
-        own = {port.name for port in self.linear.loop.inputs if port.kind == "state"}
-        return [port for port in self.loop.inputs if port.kind == "state" and port.name not in own]
+        """What is carried along with the state of `linear.loop`."""
+        names = {port.name for port in self.linear.loop.inputs if port.kind == "state"}
+        return [port for port in self.loop.inputs if port.kind == "state" and port.name not in names]
 
     @torch.no_grad()
     def run(self, values: Mapping[Key, Tensor], length: int, batch: int) -> dict[Key, Tensor]:
-        """Final states and totals, by kind and name; draws are made here."""
-        steps = 1 if self.sweep is None else STEPS_AT_A_TIME
-        states = {one: value for one, value in values.items() if one[0] == "state"}
+        """Final states and totals, by kind and name, from the inputs by kind and name; random draws are made here."""
+        steps = 1 if self.sweep is None else STEPS_PER_STRETCH
+        states = {key: value for key, value in values.items() if key[0] == "state"}
         totals: dict[Key, Tensor] = {}
         for start in range(0, length, steps):
             stretch = slice(start, min(start + steps, length))
-            for one, value in self._stretch({**values, **states}, stretch, batch).items():
-                if one[0] == "state":
-                    states[one] = value
+            for key, value in self._stretch({**values, **states}, stretch, batch).items():
+                if key[0] == "state":
+                    states[key] = value
                 else:
-                    totals[one] = totals[one] + value if one in totals else value
+                    totals[key] = totals[key] + value if key in totals else value
         return states | totals
 
     def _stretch(self, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> dict[Key, Tensor]:
@@ -96,44 +96,45 @@ class CarryingLoop:
 
 
 class ForwardMethod(Method, ABC):
-    """A gradient that goes along with the state, from the first step to the last."""
+    """A gradient that is carried with the state from the first step to the last."""
 
     backwards = False
     by_reference = (
         "the whole step, one after another; then again, with the outputs' gradients and what is carried along"
     )
 
-    # ---- a method's own
+    # ---- what a method provides
 
     @abstractmethod
     def carrying(self, linear: Linear) -> Loop:
-        """The loop that is run instead of the backward one."""
+        """The Loop that is run instead of the backward one."""
 
     @abstractmethod
     def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
-        """What it carries before the first step."""
+        """What that Loop carries before the first step, by kind and name."""
 
     @abstractmethod
     def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
-        """The gradients of the sources on which the state depends, from that of the final state, [rows, size].
+        """What the gradient of the final state adds to the gradients of the sources on which the state depends.
 
-        states   what is carried, after the last step
+        states     what is carried, after the last step
+        arriving   the gradient of the final state, [rows, size]
         """
 
     def target(self, plan: Plan) -> Target | None:
         """What runs that Loop; None for the engine `reference`."""
         return plan.target
 
-    # ---- what all have in common
+    # ---- what all methods share
 
     def carried(self, plan: Plan) -> CarryingLoop:
-        """Made once for a plan; a refusal comes from here."""
-        if "carried" not in plan.made:
+        """The Loop of `carrying`, built once for each plan; raises where that is impossible."""
+        if "carried" not in plan.method_cache:
             self._refuse_sequences(plan)
             linear = Linear(plan.loop, plan.wanted)
-            plan.made["carried"] = CarryingLoop.of(linear, self.carrying(linear), self.target(plan))
-        made: CarryingLoop = plan.made["carried"]
-        return made
+            plan.method_cache["carried"] = CarryingLoop.of(linear, self.carrying(linear), self.target(plan))
+        carried: CarryingLoop = plan.method_cache["carried"]
+        return carried
 
     def _refuse_sequences(self, plan: Plan) -> None:
         for port, wanted in zip(plan.loop.inputs, plan.wanted, strict=True):
@@ -154,7 +155,7 @@ class ForwardMethod(Method, ABC):
         _ = plan.plain, plan.plain_places
 
     def sweeps(self, plan: Plan) -> list[tuple[str, Sweep]]:
-        """The plain one, and the one that backward runs."""
+        """The plain sweep, and the one that the backward pass runs."""
         again = self.carried(plan).sweep
         assert again is not None, "the engine 'reference' has no sweeps"
         target = self.target(plan)
@@ -162,9 +163,9 @@ class ForwardMethod(Method, ABC):
         return [("forward", plan.plain), (f"forward again, with the outputs' gradients{by}", again)]
 
     def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
-        """Nothing but what is carried from step to step."""
+        """Only what is carried from step to step."""
         ports = self.carried(plan).states
-        size = sum(port.dtype.itemsize * count(port) for port in ports) * batch
+        size = sum(port.dtype.itemsize * numbers_per_row(port) for port in ports) * batch
         names = ", ".join(f"{port.name} {port}" for port in ports)
         return [
             "saved    nothing: inputs, outputs and their gradients are in memory anyway",
@@ -172,12 +173,12 @@ class ForwardMethod(Method, ABC):
         ]
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
-        """The plain sweep; its backward is the second one."""
-        wanted = zip(values, plan.wanted, strict=True)
-        if torch.is_grad_enabled() and any(value.requires_grad and asked for value, asked in wanted):
+        """The plain sweep, with the second sweep as its backward pass."""
+        pairs = zip(values, plan.wanted, strict=True)
+        if torch.is_grad_enabled() and any(value.requires_grad and wanted for value, wanted in pairs):
             self.carried(plan)
-            found: Sequence[Tensor] = _Forward.apply(self, plan, length, batch, *values)
-            return found
+            outputs: Sequence[Tensor] = _Forward.apply(self, plan, length, batch, *values)
+            return outputs
         return without_gradients(plan, values, length, batch)
 
     def gradients(
@@ -185,30 +186,31 @@ class ForwardMethod(Method, ABC):
     ) -> list[Tensor | None]:
         """The second sweep: for each input its gradient, None where it has none.
 
-        arriving_at   the gradients of the outputs, in the order of the loop's
+        arriving_at   the gradients of the outputs, in the order of the Loop's
         """
         carried, linear = self.carried(plan), self.carried(plan).linear
         ports = plan.loop.outputs
-        given = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self.beginning(linear, batch)
-        heard = autograd.incoming_gradients(list(enumerate(ports)), arriving_at, length, batch)
-        given |= {
-            key(arriving(port)): value
-            for port, value in zip(ports, heard, strict=True)
+        inputs = {port.key: value for port, value in zip(plan.loop.inputs, values, strict=True)}
+        inputs |= self.beginning(linear, batch)
+        incoming = autograd.incoming_gradients(list(enumerate(ports)), arriving_at, length, batch)
+        inputs |= {
+            gradient_port(port).key: value
+            for port, value in zip(ports, incoming, strict=True)
             if value is not None and port.kind != "state"
         }
-        found = carried.run(given, length, batch)
+        results = carried.run(inputs, length, batch)
         at_end = {port.name: value for port, value in zip(ports, arriving_at, strict=True) if port.kind == "state"}
         if linear.influencing and any(value is not None for value in at_end.values()):
-            whole: dict[Key, Any] = dict(zip(map(key, ports), heard, strict=True))
+            by_key: dict[Key, Any] = {port.key: value for port, value in zip(ports, incoming, strict=True)}
             with torch.autocast(linear.states[0].device.type, enabled=False):
-                last = self.ending(linear, found, linear.joined([whole[key(port)] for port in linear.states]))
-            found |= {one: found[one] + value if one in found else value for one, value in last.items()}
-        asked = zip(plan.loop.inputs, plan.wanted, strict=True)
-        return [found.get(key(total(port))) if wanted else None for port, wanted in asked]
+                last = self.ending(linear, results, linear.to_vector([by_key[port.key] for port in linear.states]))
+            results |= {key: results[key] + value if key in results else value for key, value in last.items()}
+        pairs = zip(plan.loop.inputs, plan.wanted, strict=True)
+        return [results.get(total_port(port).key) if wanted else None for port, wanted in pairs]
 
 
 def without_gradients(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list[Tensor]:
-    """Outputs in memory of their own, without gradients."""
+    """Outputs of the plan that share no memory with each other or with inputs; autograd does not record them."""
     if plan.target is not None:
         return autograd.plain(plan, values, length, batch)
     with torch.no_grad():
@@ -230,12 +232,12 @@ class _Forward(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *arriving: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise ArgumentError(
                 f"a gradient by {ctx.method} has no gradient of its own.",
                 came="create_graph=True",
                 tries="gradient=lp.Full(), whose gradients can be differentiated again",
             )
-        found = ctx.method.gradients(ctx.plan, autograd.saved_tensors(ctx), arriving, ctx.length, ctx.batch)
-        return (None, None, None, None, *found)
+        gradients = ctx.method.gradients(ctx.plan, autograd.saved_tensors(ctx), incoming, ctx.length, ctx.batch)
+        return (None, None, None, None, *gradients)

@@ -1,4 +1,4 @@
-"""`Method`: what a gradient method must provide. As it stands it is exact back-propagation through time."""
+"""`Method`: the base class of gradient methods. Its defaults are exact back-propagation through time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from leporello.rewrite.pipeline import Pass
 
 
 class Method:
-    """How the gradient goes back through the steps; a method of one's own derives from it.
+    """How the gradient goes back through the steps; users derive their own methods from it.
 
-    A method is compared by value and can be hashed (a frozen dataclass is both): plans are remembered by it.
+    A method must be hashable and compared by value (a frozen dataclass is both), because it is part of the cache key of
+    plans.
 
     backwards      whether it goes back in time: only then inputs and targets get gradients
-    random         whether the same call has another gradient each time
-    by_reference   what the engine `reference` does with it, for `explain`
+    random         whether equal calls have different gradients
+    by_reference   how the engine `reference` runs it, in words, for `explain`
     """
 
     backwards = True
@@ -39,7 +40,7 @@ class Method:
         return loop
 
     def passes(self) -> tuple[Pass, ...]:
-        """What the pipeline does to the backward Loop for this method: `backward`, where the method has one."""
+        """The passes that rewrite the backward Loop for this method: `backward`, where a method overrides it."""
         if type(self).backward is Method.backward:
             return ()
         name = f"{type(self).__name__}.backward"
@@ -47,20 +48,20 @@ class Method:
 
     @property
     def plan_key(self) -> Hashable:
-        """The method's part of a plan's cache key: methods with equal ones share plans. By default itself."""
+        """The method's part of a plan's cache key: methods with equal keys share plans. By default the method."""
         return self
 
     def crossing(self, length: int) -> list[float]:
-        """For each step the weight of what it passes back to the step before; pictures show it.
+        """For each step the weight of what it passes back to the step before; drawings of the network show it.
 
-        A 0 in the first place says that nothing ever enters the state handed in: it is then detached.
+        If the first weight is 0, the initial state never gets a gradient, and it is detached.
         """
         return [1.0] * length
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The same for each row, (length, batch), computed once a call; None where every weight is 1.
 
-        Rows may differ, and calls may: numbers that are drawn are drawn here.
+        Weights may differ between rows and calls: random weights are drawn here.
         """
         return None
 
@@ -70,26 +71,26 @@ class Method:
         return False
 
     def groups(self, length: int) -> Tensor | None:
-        """For each step the number of the sweep back that carries its loss, where there are several; weights then
-        have one more axis in front, of the sweeps."""
+        """For each step the index of the backward sweep that carries its loss; None where there is one sweep. With
+        several, `weights` has the sweeps as its first axis."""
         return None
 
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
-        """Time in forward passes, bytes beyond inputs and outputs, and what the result is: an estimate."""
+        """An estimate: time in forward passes, bytes beyond inputs and outputs, and what the result is, in words."""
         return 1 + work.backward / work.forward, float(work.saved * length * batch), "the exact gradient"
 
     def prepare(self, plan: Plan) -> None:
-        """Make ready all that a call of this plan runs, so that a refusal comes before any work."""
+        """Build all that a call of this plan runs, so that errors come before any work."""
         plan.prepare()
 
     def sweeps(self, plan: Plan) -> list[tuple[str, Sweep]]:
-        """The sweeps of a call that trains, each with its title, in the order in which they run."""
+        """The sweeps of a call with gradients, each with its title, in the order in which they run."""
         return [("forward", plan.forward), ("backward", plan.backward)]
 
     def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
-        """What is kept between the sweeps, in words; nothing where it is what the plan's own forward sweep saves."""
+        """Lines that say what is kept between the sweeps; empty where it is what the plan's own forward sweep saves."""
         return []
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
-        """Outputs in the order of the plan's loop, differentiable with respect to the values the plan wants."""
+        """Outputs in the order of the Loop's, differentiable with respect to the values with a wanted gradient."""
         return autograd.call(plan, values, length, batch, passing)

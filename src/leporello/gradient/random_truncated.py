@@ -1,6 +1,7 @@
-"""`RandomTruncated`: back-propagation through time that is cut at random, and right on average.
+"""`RandomTruncated`: back-propagation through time that is cut at random, and unbiased.
 
-With `keep` each step and row draws on its own; with `mean_length` the schedule of Tallec and Ollivier (2017, ARTBP).
+With `keep` each step and row has an independent draw; with `mean_length` the schedule of Tallec and Ollivier (2017,
+ARTBP).
 Known shortcoming: the weights of a long stretch without a cut grow without limit, and the variance with them.
 """
 
@@ -17,6 +18,8 @@ from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Weighted
 from leporello.gradient.work import Work
 
+DEFAULT_KEEP = 0.97  # the probability that a step passes the gradient back
+
 
 @dataclass(frozen=True, repr=False)
 class RandomTruncated(Weighted):
@@ -30,7 +33,7 @@ class RandomTruncated(Weighted):
     alpha         how fast longer stretches become rare; larger is nearer to a constant p
     clip_state    see `Backward`; a limit makes it biased
 
-    The mean over many draws is the exact gradient, of the state handed in as well.
+    The mean over many draws is the exact gradient, of the state passed in as well.
 
     >>> RandomTruncated(keep=0.9)
     RandomTruncated(keep=0.9)
@@ -45,17 +48,18 @@ class RandomTruncated(Weighted):
         if self.mean_length is not None:
             self._refuse_schedule()
             return
-        given = 0.97 if self.keep is None else self.keep
-        values = given.tolist() if isinstance(given, Tensor) else given
-        listed = list(values) if isinstance(values, Sequence) else [values]
-        if not listed or not all(_is_number(value) and 0 < value <= 1 for value in listed):
+        keep = DEFAULT_KEEP if self.keep is None else self.keep
+        values = keep.tolist() if isinstance(keep, Tensor) else keep
+        probabilities = list(values) if isinstance(values, Sequence) else [values]
+        if not probabilities or not all(_is_number(value) and 0 < value <= 1 for value in probabilities):
             raise ArgumentError(
                 "the argument 'keep' holds no probabilities.",
                 came=repr(self.keep),
                 expected="a number above 0 and at most 1, or one for each step",
                 tries="lp.RandomTruncated(keep=0.97)",
             )
-        object.__setattr__(self, "keep", tuple(map(float, listed)) if isinstance(values, Sequence) else float(values))
+        several = isinstance(values, Sequence)
+        object.__setattr__(self, "keep", tuple(map(float, probabilities)) if several else float(probabilities[0]))
 
     def _refuse_schedule(self) -> None:
         if self.keep is not None:
@@ -85,24 +89,24 @@ class RandomTruncated(Weighted):
         return time, memory, "an unbiased one, with noise" if self.clip_state is None else gives
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Drawn anew for every call."""
+        """The factors x(t), drawn anew for every call."""
         if self.mean_length is not None:
-            return self._in_stretches(length, batch, device).to(dtype)
-        kept: Any = self.keep
-        if isinstance(kept, tuple):
-            if len(kept) != length:
+            return self._weights_by_stretches(length, batch, device).to(dtype)
+        keep: Any = self.keep
+        if isinstance(keep, tuple):
+            if len(keep) != length:
                 raise ArgumentError(
                     "the argument 'keep' of lp.RandomTruncated has another length than the inputs.",
-                    came=f"{len(kept)} probabilities",
+                    came=f"{len(keep)} probabilities",
                     expected=f"{length}, one for each step",
                     tries="a number, which serves every length",
                 )
-            kept = torch.tensor(kept, device=device, dtype=dtype).unsqueeze(1)
-            return torch.bernoulli(kept.expand(length, batch)) / kept
-        return torch.empty(length, batch, device=device, dtype=dtype).bernoulli_(kept).mul_(1 / kept)
+            keep = torch.tensor(keep, device=device, dtype=dtype).unsqueeze(1)
+            return torch.bernoulli(keep.expand(length, batch)) / keep
+        return torch.empty(length, batch, device=device, dtype=dtype).bernoulli_(keep).mul_(1 / keep)
 
-    def _in_stretches(self, length: int, batch: int, device: torch.device) -> Tensor:
-        """Cuts from the first step on, by the lengths of the stretches between them."""
+    def _weights_by_stretches(self, length: int, batch: int, device: torch.device) -> Tensor:
+        """Weights with `mean_length`: the lengths of the stretches between cuts are drawn, from the first step on."""
         assert self.mean_length is not None
         since = torch.arange(1, length + 1, device=device, dtype=torch.float64)
         cut = (self.alpha - 1) / ((self.alpha - 2) * self.mean_length + since)

@@ -1,4 +1,4 @@
-"""`RTRL`: the exact gradient, forward in time."""
+"""`RTRL`: the exact gradient, computed forward in time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from leporello.engine.targets import without_kernels
 from leporello.gradient.forward_in_time import ForwardMethod
 from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
-from leporello.rewrite.influence import carrier, influence, through
-from leporello.rewrite.linearize import Key, Linear, count, key, total
+from leporello.rewrite.influence import influence, influence_port, source_gradient
+from leporello.rewrite.linearize import Key, Linear, numbers_per_row, total_port
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RTRL(ForwardMethod):
     """Real-time recurrent learning: the gradient of `lp.Full`, carried along with the state.
 
         for t in range(length):
-            gradient += (do/ds)ᵀ g[t] · J + (do/dp)ᵀ g[t]     g[t] the gradient that arrives at outputs[t]
+            gradient += (do/ds)ᵀ g[t] · J + (do/dp)ᵀ g[t]     g[t] the incoming gradient of outputs[t]
             J = (ds'/ds) J + ds'/dp                            J: the influence of a parameter p on the state s
 
     Memory does not grow with the length: for each row it is the size of the state times that of the parameters.
@@ -44,23 +44,24 @@ class RTRL(ForwardMethod):
         return influence(linear)
 
     def target(self, plan: Plan) -> Target | None:
-        """Torch's operators in the place of kernels: a product of matrices for each row is faster there."""
+        """Torch's operators instead of kernels: they are faster for a matrix product per row."""
         return without_kernels() if plan.target is not None and plan.target.kernels else plan.target
 
     def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
         """No influence yet; that of the initial state on itself is the identity."""
-        found: dict[Key, Tensor] = {}
+        influences: dict[Key, Tensor] = {}
         for port in linear.influencing:
-            own = carrier(port, linear)
-            value = torch.zeros(batch, *own.shape, dtype=own.dtype, device=own.device)
+            carried = influence_port(port, linear)
+            value = torch.zeros(batch, *carried.shape, dtype=carried.dtype, device=carried.device)
             if port.kind == "state":
                 value.view(batch, linear.size, -1)[:, linear.place(port)] = torch.eye(
-                    count(port), dtype=own.dtype, device=own.device
+                    numbers_per_row(port), dtype=carried.dtype, device=carried.device
                 )
-            found[key(own)] = value
-        return found
+            influences[carried.key] = value
+        return influences
 
     def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
         return {
-            key(total(port)): through(port, arriving, states[key(carrier(port, linear))]) for port in linear.influencing
+            total_port(port).key: source_gradient(port, arriving, states[influence_port(port, linear).key])
+            for port in linear.influencing
         }

@@ -1,4 +1,4 @@
-"""Methods that go back through time: a limit for the state's gradient, perhaps a weight; and `Full`, the exact one."""
+"""Back-propagation through time: the base classes with a limit and with weights on the state's gradient, and `Full`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from leporello.rewrite.weigh import weigh
 class Backward(Method):
     """A method that goes back through time.
 
-    clip_state   the largest norm that the gradient of a row's state may have when it comes to a step, over all its
-                 leaves; a larger one is made shorter. `net.clipped` is the share of steps and rows where that happened
+    clip_state   the largest norm that the gradient of a row's state may have when it arrives at a step, over all its
+                 leaves; a larger one is scaled down. `net.clipped` is the share of steps and rows where that happened
     """
 
     clip_state: float | None = None
@@ -46,11 +46,11 @@ class Backward(Method):
         return (type(self).passes, type(self).backward, self.clip_state)
 
     def passes(self) -> tuple[Pass, ...]:
-        """The clip of the state's gradient, behind what a derived method does."""
+        """The clip of the state's gradient, after the passes of a derived class."""
         limit = self.clip_state
         if limit is None:
             return super().passes()
-        why = "acts on the gradient as it comes to a step, weighted already"
+        why = "acts on the gradient as it arrives at a step, weighted already"
         return (*super().passes(), Pass("backward", "clip", why, lambda c, loop: clip(loop, limit)))
 
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
@@ -58,8 +58,8 @@ class Backward(Method):
         return time, memory, gives if self.clip_state is None else "a biased one: state gradients are clipped"
 
     def __repr__(self) -> str:
-        """Without the options that have their default values."""
-        names = [own.name for own in fields(self) if own.repr and getattr(self, own.name) != own.default]
+        """The constructor call, without options that have their default values."""
+        names = [option.name for option in fields(self) if option.repr and getattr(self, option.name) != option.default]
         names.sort(key=lambda name: name == "clip_state")
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -69,7 +69,7 @@ class Weighted(Backward):
     """A method with a weight on what each step passes back to the step before."""
 
     def passes(self) -> tuple[Pass, ...]:
-        why = "the weight of step t stands on what step t hands back"
+        why = "the weight of step t multiplies what step t passes back"
         return (Pass("backward", "weigh", why, lambda c, loop: weigh(loop)), *super().passes())
 
 

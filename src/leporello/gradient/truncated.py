@@ -1,8 +1,8 @@
 """`Truncated`: back-propagation through time that goes no further back than a number of steps.
 
-Windows side by side are a weight of 0 at every border and 1 elsewhere, on the delay of the backward loop: one sweep
-back, as for `Full`. Windows that overlap (BPTT(h; h') of Williams and Peng, 1990) are carried by several sweeps, each
-with windows side by side. What it gives is no gradient of any function: what lies further back does not count.
+Adjacent windows are a weight of 0 at every border and 1 elsewhere, on the delay of the backward Loop: one backward
+sweep, as for `Full`. Overlapping windows (BPTT(h; h') of Williams and Peng, 1990) take several sweeps, each with
+adjacent windows. The result is not the gradient of any function: steps further back are ignored.
 Known shortcoming: on `stepwise` a cut is a multiplication, and 0 times an infinite gradient is NaN.
 """
 
@@ -23,7 +23,7 @@ from leporello.gradient.work import Work
 class Truncated(Weighted):
     """After every `every` steps, the losses of those steps are carried back through the last `steps` steps.
 
-        for t in range(length):                      # every = steps, the default: windows side by side
+        for t in range(length):                      # every = steps, the default: adjacent windows
             if t % steps == 0:
                 state = detach(state)
             outputs[t], state = cell(inputs[t], state)
@@ -33,9 +33,9 @@ class Truncated(Weighted):
                  `steps` steps, itself included. ceil(steps / every) sweeps back
     clip_state   see `Backward`
 
-    Windows are counted from the beginning of each call, which is a border too: the state handed in gets no gradient,
-    as if it were detached. A last window that is not full lies where it would if the sequence went on. The cut goes
-    through every leaf of the state, and through targets that are fed back. Outputs are those of `Full`.
+    Windows are counted from the beginning of each call, which is a border too: the state passed in gets no gradient,
+    as if it were detached. The last window may be incomplete; its border is where it would be if the sequence went on.
+    The cut applies to every leaf of the state, and to targets that are fed back. Outputs are those of `Full`.
 
     >>> lp.Recurrent(lp.LSTM(3, 4), gradient=Truncated(35)).gradient
     Truncated(steps=35)
@@ -64,11 +64,11 @@ class Truncated(Weighted):
 
     @property
     def sweeps_back(self) -> int:
-        """How many sweeps back carry the windows, so that in none of them two overlap."""
+        """The number of backward sweeps, so that no two windows of one sweep overlap."""
         return 1 if self.every is None else -(-self.steps // self.every)
 
     def crossing(self, length: int) -> list[float]:
-        """Nothing at the beginning of a window, all of it elsewhere; where windows overlap, something passes.
+        """0 at the beginning of a window, 1 elsewhere; overlapping windows block only the first step of all.
 
         >>> Truncated(3).crossing(7)
         [0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
@@ -86,7 +86,7 @@ class Truncated(Weighted):
         return True
 
     def groups(self, length: int) -> Tensor | None:
-        """Losses of successive stretches of `every` steps go to the sweeps in turn.
+        """Losses of successive stretches of `every` steps are assigned to the sweeps in turn.
 
         >>> Truncated(4, every=2).groups(7).tolist()
         [0, 0, 1, 1, 0, 0, 1]
@@ -94,12 +94,12 @@ class Truncated(Weighted):
         return None if self.every is None else torch.arange(length) // self.every % self.sweeps_back
 
     def weights(self, length: int, batch: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The same in every row, made on the device."""
+        """`crossing`, the same in every row; with overlapping windows one such table for each sweep."""
         times = torch.arange(length, device=device)
         if self.every is None:
             crosses = times % self.steps != 0
             return crosses.to(dtype).unsqueeze(1).expand(length, batch)
-        ends = times + self.steps  # of a window that begins here, if it is one of the windows
+        ends = times + self.steps  # where a window that began here would end
         sweeps = torch.arange(self.sweeps_back, device=device).unsqueeze(1)
         begins = (ends % self.every == 0) & ((ends // self.every - 1) % self.sweeps_back == sweeps)
         crosses = ~begins & (times != 0)

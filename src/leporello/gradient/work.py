@@ -1,4 +1,4 @@
-"""`Work`: what one step of a Loop and of its gradient costs, counted in the graphs and not measured."""
+"""`Work`: the operations and memory of one step of a Loop and of its gradient, counted from the graphs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from leporello.rewrite.save import save
 
 @dataclass(frozen=True)
 class Work:
-    """Of one step of one row.
+    """The work of one step of one row.
 
     forward, backward   operations
-    saved               bytes that the forward sweep keeps for the backward one, beyond inputs and outputs
-    state               numbers
-    parameters          numbers, of the whole cell
+    saved               bytes that the forward sweep saves for the backward one, beyond inputs and outputs
+    state               numbers in the state
+    parameters          numbers in all parameters of the cell
     size                bytes of a number
     """
 
@@ -37,17 +37,17 @@ class Work:
 
 
 def work_of(loop: Loop) -> Work:
-    """Count the operations of the step and of its gradient, as they are run, and the bytes kept between them."""
-    whole = part(loop)
+    """Count the operations of a step and of its gradient, as they are run, and the bytes saved between them."""
+    forward = part(loop)
     learned = {name for name, value in loop.parameters.items() if value is None or value.requires_grad}
-    pair = save(whole, differentiate(whole, [port.name in learned and port.is_floating for port in whole.inputs]))
+    pair = save(forward, differentiate(forward, [port.name in learned and port.is_floating for port in forward.inputs]))
     outputs = zip(pair.forward.outputs, pair.forward.results, strict=True)
-    kept = [port for port, node in outputs if port.role is Role.SAVED and node.op != "placeholder"]
-    floating = [port for port in whole.inputs if port.is_floating]
+    saved = [port for port, node in outputs if port.role is Role.SAVED and node.op != "placeholder"]
+    floating = [port for port in forward.inputs if port.is_floating]
     return Work(
-        forward=_operations(whole),
+        forward=_operations(forward),
         backward=_operations(prune(pair.backward)),
-        saved=sum(math.prod(port.shape) * port.dtype.itemsize for port in kept),
+        saved=sum(math.prod(port.shape) * port.dtype.itemsize for port in saved),
         state=sum(math.prod(port.shape) for port in floating if port.kind == "state"),
         parameters=sum(math.prod(port.shape) for port in floating if port.name in learned),
         size=max((port.dtype.itemsize for port in floating), default=4),
@@ -55,7 +55,7 @@ def work_of(loop: Loop) -> Work:
 
 
 def _operations(loop: Loop) -> float:
-    """Of one step of one row: two for each number that a product is_matrix_product, one for each value otherwise."""
+    """Operations of one step of one row: two for each multiply-add of a matrix product, else one for each number."""
     return sum(_operations_of(node) for node in loop.nodes)
 
 
@@ -64,7 +64,7 @@ def _operations_of(node: fx.Node) -> float:
     if not isinstance(value, Tensor):
         return 0.0
     sources = [source.meta["val"] for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
-    if not has_rows(value):  # a weight's gradient is a sum over rows: of each row a product of two numbers
+    if not has_rows(value):  # a weight's gradient is a sum over rows: one multiply-add per row and number
         return 2.0 * value.numel() if is_matrix_product(node) and any(map(has_rows, sources)) else 0.0
     numbers = math.prod(int(size) for size in value.shape if isinstance(size, int))
     return 2.0 * numbers * int(sources[-2].shape[-1]) if is_matrix_product(node) else float(numbers)

@@ -25,7 +25,7 @@ from leporello.loop.state import Tree, described, detach
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.pipeline import Context, Pipeline
 from leporello.rewrite.sample import TOKEN
-from leporello.rewrite.tabulate import LARGEST
+from leporello.rewrite.tabulate import MAX_TABLE_NUMBERS
 
 MAX_NOISE_NUMBERS = 1 << 22  # drawn at a time
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -274,7 +274,7 @@ def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, sur
             pipeline = Pipeline(
                 Context(
                     sampled={**structure, "surprises": surprises, "leaf": leaf},
-                    table={"numbers": size, "rows": LARGEST if often else 0},
+                    table={"numbers": size, "rows": MAX_TABLE_NUMBERS if often else 0},
                 )
             )
             sampled = pipeline.call(loop)

@@ -26,7 +26,7 @@ from leporello.gradient.forward_in_time import CarryingLoop, ForwardMethod, with
 from leporello.gradient.method import Method
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.linearize import Key, arriving, key, total
+from leporello.rewrite.linearize import Key, gradient_port, total_port
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -112,11 +112,11 @@ class Online:
             outputs, state = step.cached.in_trees(without_gradients(plan, values, 1, batch))
             output = map_tensors(lambda leaf: _as_leaf(leaf.squeeze(0)), outputs)
             self.loss = self._loss_of(output, target)
-            inputs = dict(zip(map(key, plan.loop.inputs), values, strict=True)) | self._carried
+            inputs = {port.key: value for port, value in zip(plan.loop.inputs, values, strict=True)} | self._carried
             results = step.carried.run(inputs | _output_gradients(plan, output), 1, batch)
             self._accumulate(step, values, results)
         self.state, self._last = state, step
-        self._carried = {key(port): results[key(port)] for port in step.carried.states}
+        self._carried = {port.key: results[port.key] for port in step.carried.states}
         return detach(output)
 
     def reset(self, rows: Any = None) -> None:
@@ -193,7 +193,7 @@ class Online:
         """Make what is carried before the first step; at later ones it must be what the network still needs."""
         if self._last is None:
             self._carried = self.method.beginning(step.carried.linear, step.batch)
-        elif set(self._carried) != {key(port) for port in step.carried.states}:
+        elif set(self._carried) != {port.key for port in step.carried.states}:
             raise ArgumentError(
                 "the network asks for other gradients than at the steps before.",
                 came=", ".join(sorted(port.name for port in step.carried.states)) or "none",
@@ -221,7 +221,7 @@ class Online:
         """Add gradients to those of the parameters, also by way of the initial state."""
         plan = step.cached.plan
         ports = zip(plan.loop.inputs, values, plan.wanted, strict=True)
-        sources = [(port, value, results.get(key(total(port)))) for port, value, wanted in ports if wanted]
+        sources = [(port, value, results.get(total_port(port).key)) for port, value, wanted in ports if wanted]
         pairs = [(value, grad) for port, value, grad in sources if port.kind == "invariant" and grad is not None]
         if any(step.learned):
             first = dict(zip(step.cached.state_names, self._initial_leaves(step), strict=True))
@@ -248,7 +248,7 @@ def _output_gradients(plan: Plan, output: Tree) -> dict[Key, Tensor]:
     for port, leaf in zip(ports, leaves, strict=True):
         if leaf.requires_grad:
             grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            gradients[key(arriving(port))] = grad.unsqueeze(0)
+            gradients[gradient_port(port).key] = grad.unsqueeze(0)
     return gradients
 
 

@@ -1,4 +1,4 @@
-"""Rewrites: a Loop in, a Loop out, one file each. `part` lives beside `split`, which needs it."""
+"""Rewrites: each takes a Loop and returns a Loop. `part` is defined in `loop.split`, which uses it."""
 
 from leporello.loop.split import part
 from leporello.rewrite.associate import associate

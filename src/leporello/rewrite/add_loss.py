@@ -17,13 +17,13 @@ from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
-from leporello.rewrite.graft import graft, traced
+from leporello.rewrite.graft import append_graph, trace_function
 
 
 def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
     """Add the sequence `y` and the output `L` = loss(output, y) of each row.
 
-    loss     a function of one step's output and target, one value per row; torch's losses are told not to reduce
+    loss     a function of one step's output and target, one value per row; torch's losses are used without reduction
     target   an example of the targets of one step, (batch, ...); by default like the output
     """
     signature = loop.signature
@@ -34,21 +34,21 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
         raise ArgumentError(
             "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
         )
-    y = _target(draft, outputs[0].meta["val"], target)
-    graph = _graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"])
-    (found,) = graft(draft, graph, [*outputs, y])
-    found.meta["label"] = "L"
-    draft.outputs.append((Port("sequence", "L", (), found.meta["val"].dtype, found.meta["val"].device), found))
+    y = _target_input(draft, outputs[0].meta["val"], target)
+    graph = _loss_graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"])
+    (losses,) = append_graph(draft, graph, [*outputs, y])
+    losses.meta["label"] = "L"
+    draft.outputs.append((Port("sequence", "L", (), losses.meta["val"].dtype, losses.meta["val"].device), losses))
     output = pytree.tree_unflatten([0] * len(signature.present), signature.outputs)
-    alone = all(port.name in loop.last_step_outputs for port, _ in draft.outputs[:-1] if port.kind == "sequence")
+    only_last = all(port.name in loop.last_step_outputs for port, _ in draft.outputs[:-1] if port.kind == "sequence")
     return draft.close(
-        last_step_outputs=(*loop.last_step_outputs, "L") if alone else loop.last_step_outputs,
+        last_step_outputs=(*loop.last_step_outputs, "L") if only_last else loop.last_step_outputs,
         signature=replace(signature, outputs=pytree.tree_structure((output, 0)), present=(*signature.present, True)),
     )
 
 
-def _target(draft: Draft, output: Tensor, target: Any) -> fx.Node:
-    """What the loss compares with: the sequence `y`, or what is fed back as true already."""
+def _target_input(draft: Draft, output: Tensor, target: Any) -> fx.Node:
+    """The input that the loss compares with: the targets of forcing where their shape fits, else a new input `y`."""
     fed = next((node for port, node in draft.inputs if port.role is Role.TARGET), None)
     if target is None and fed is not None and fed.meta["val"].shape == output.shape:
         return fed
@@ -56,27 +56,27 @@ def _target(draft: Draft, output: Tensor, target: Any) -> fx.Node:
     return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device, role=Role.LOSS_TARGET))
 
 
-def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:
-    """The loss of every row, traced."""
+def _loss_graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:
+    """The graph of the loss of every row, as a function of the outputs and the target."""
     signature = loop.signature
     assert signature is not None
     per_row = unreduced(loss)
 
     def of_rows(rows: Any, *values: Any) -> Tensor:
-        waiting = iter(values[:-1])
-        leaves = [next(waiting) if there else None for there in signature.present]
-        found = per_row(pytree.tree_unflatten(leaves, signature.outputs), values[-1])
-        if clean_row_axis(found) != 0:
+        tensors = iter(values[:-1])
+        leaves = [next(tensors) if present else None for present in signature.present]
+        losses = per_row(pytree.tree_unflatten(leaves, signature.outputs), values[-1])
+        if clean_row_axis(losses) != 0:
             raise ArgumentError(
                 "the argument 'loss' gives no value per row.",
-                came=f"{list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__,
+                came=f"{list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__,
                 expected="[batch], or [batch, ...], which is averaged over features",
                 tries="leave the mean over the batch to the end, after the loop",
             )
-        return found if found.dim() == 1 else found.flatten(1).mean(1)
+        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     try:
-        graph, constants = traced(of_rows, [*outputs, target], loop.family)
+        graph, constants = trace_function(of_rows, [*outputs, target], loop.family)
     except LeporelloError:
         raise
     except Exception as error:
@@ -91,11 +91,11 @@ def _graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], targe
 
 
 def unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Torch's losses average over the batch unless told not to."""
+    """The loss without its reduction: torch's losses average over the batch by default; others are used as they are."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
-        apart: Any = copy.copy(loss)
-        apart.reduction = "none"
-        return apart
+        per_element: Any = copy.copy(loss)
+        per_element.reduction = "none"
+        return per_element
     if "reduction" in inspect.signature(loss).parameters:
         return functools.partial(loss, reduction="none")
     return loss

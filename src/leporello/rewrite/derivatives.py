@@ -1,8 +1,8 @@
-"""Derivatives of one step of a `Linear`, as functions that are traced: torch's own, of the Loop's own graph.
+"""Derivatives of one step of a `Linear`, as functions that can be traced: torch's own derivatives of the Loop's graph.
 
-What the outputs' gradients are to the state needs no row apart from the others: rows do not meet. What a row's next
-state owes to a parameter that all rows share does: there torch's vmap goes over the rows. Knows one step; knows nothing
-of what is made of it.
+The vector-Jacobian product of the outputs treats all rows together, because there is no interaction across the batch.
+The derivative of each row's next state with respect to a parameter that all rows share needs the rows one by one: there
+torch's vmap maps over them.
 """
 
 from __future__ import annotations
@@ -17,38 +17,42 @@ from leporello.loop.graph import copied, stop
 from leporello.loop.graph_cleanup import WithoutAssertions
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.rewrite.linearize import Key, Linear, Values, arriving, flat, key
+from leporello.rewrite.linearize import Key, Linear, Values, flatten_from, gradient_port
 
 
-def stepped(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
-    """The loop's outputs."""
+def step_outputs(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
+    """The outputs of one step of the Loop, next states among them."""
     with WithoutAssertions():
-        given = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
-    return dict(zip(linear.loop.outputs, given, strict=True))
+        outputs = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
+    return dict(zip(linear.loop.outputs, outputs, strict=True))
 
 
-def heard(linear: Linear, rows: Any, values: Values) -> tuple[dict[Port, Tensor], Tensor | None, dict[Key, Tensor]]:
-    """The next state, all leaves of it; and what the gradients of the outputs are, by way of this step alone.
+def step_with_gradients(
+    linear: Linear, rows: Any, values: Values
+) -> tuple[dict[Port, Tensor], Tensor | None, dict[Key, Tensor]]:
+    """All leaves of the next state, and the vector-Jacobian product of the outputs with their incoming gradients,
+    through this step alone.
 
-    To the state: [rows, size], None where no output depends on it. To the invariants among the sources: by their keys,
-    those left out on which no output depends.
+    The product comes in two parts. With respect to the state: [rows, size], None where no output depends on it. With
+    respect to the invariants among the sources: by their keys, without those on which no output depends.
     """
-    own = [*linear.states, *(port for port in linear.sources if port.kind == "invariant")]
-    leaves = {key(port): values[key(port)].detach().requires_grad_() for port in own}
+    differentiated = [*linear.states, *(port for port in linear.sources if port.kind == "invariant")]
+    leaves = {port.key: values[port.key].detach().requires_grad_() for port in differentiated}
     with torch.enable_grad():
-        given = stepped(linear, rows, {**values, **leaves})
-    after = {port: value.detach() for port, value in given.items() if port.kind == "state"}
-    said = {port: value for port, value in given.items() if port.kind != "state" and value.requires_grad}
-    if not said:
+        results = step_outputs(linear, rows, {**values, **leaves})
+    after = {port: value.detach() for port, value in results.items() if port.kind == "state"}
+    outputs = {port: value for port, value in results.items() if port.kind != "state" and value.requires_grad}
+    if not outputs:
         return after, None, {}
-    weights = [values[key(arriving(port))] for port in said]
+    incoming = [values[gradient_port(port).key] for port in outputs]
     with WithoutAssertions():
-        made = torch.autograd.grad(list(said.values()), list(leaves.values()), weights, allow_unused=True)
-    found = {one: gradient for one, gradient in zip(leaves, made, strict=True) if gradient is not None}
-    direct = {one: gradient for one, gradient in found.items() if one[0] == "invariant"}
-    if not any(key(port) in found for port in linear.states):
+        products = torch.autograd.grad(list(outputs.values()), list(leaves.values()), incoming, allow_unused=True)
+    gradients = {key: gradient for key, gradient in zip(leaves, products, strict=True) if gradient is not None}
+    direct = {key: gradient for key, gradient in gradients.items() if key[0] == "invariant"}
+    if not any(port.key in gradients for port in linear.states):
         return after, None, direct
-    return after, linear.joined([_or_zeros(found.get(key(port)), values[key(port)]) for port in linear.states]), direct
+    of_leaves = [_or_zeros(gradients.get(port.key), values[port.key]) for port in linear.states]
+    return after, linear.to_vector(of_leaves), direct
 
 
 def jacobians(linear: Linear, values: Values) -> tuple[Tensor, dict[Key, Tensor]]:
@@ -56,41 +60,46 @@ def jacobians(linear: Linear, values: Values) -> tuple[Tensor, dict[Key, Tensor]
     [rows, size, *shape]."""
     basis = _basis(linear)
 
-    def of_row(own: list[Tensor], others: list[Tensor]) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = torch.func.vmap(_back(linear, own, others))(basis)
-        return found
+    def of_row(differentiated: list[Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        rows_of_jacobian: tuple[Tensor, ...] = torch.func.vmap(_row_vjp(linear, differentiated, inputs))(basis)
+        return rows_of_jacobian
 
-    found = _by_rows(linear, of_row, values)
-    blocks = [flat(block, 2).to(linear.dtype) for block in found[: len(linear.states)]]
-    return torch.cat(blocks, 2), _of_invariants(linear, found)
+    blocks = _map_rows(linear, of_row, values)
+    of_state = [flatten_from(block, 2).to(linear.dtype) for block in blocks[: len(linear.states)]]
+    return torch.cat(of_state, 2), _of_invariants(linear, blocks)
 
 
-def pulled(linear: Linear, values: Values, weights: Tensor) -> dict[Key, Tensor]:
+def next_state_vjp(linear: Linear, values: Values, weights: Tensor) -> dict[Key, Tensor]:
     """weights^T d(next state)/d(source), [rows, *shape], for each influencing invariant; weights are [rows, size]."""
 
-    def of_row(own: list[Tensor], others: list[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = _back(linear, own, others)(weights)
-        return found
+    def of_row(differentiated: list[Tensor], inputs: list[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
+        product: tuple[Tensor, ...] = _row_vjp(linear, differentiated, inputs)(weights)
+        return product
 
-    return _of_invariants(linear, _by_rows(linear, of_row, values, linear.apart(weights)))
+    return _of_invariants(linear, _map_rows(linear, of_row, values, linear.to_leaves(weights)))
 
 
-def pushed(linear: Linear, rows: Any, values: Values, tangent: Tensor) -> Tensor:
-    """d(next state)/d(state) tangent, [rows, size]: the product with a row vector, differentiated by that vector."""
-    leaves = {key(port): values[key(port)].detach().requires_grad_() for port in linear.states}
-    found: dict[Key, Tensor | None] = {}
+def next_state_jvp(linear: Linear, rows: Any, values: Values, tangent: Tensor) -> Tensor:
+    """d(next state)/d(state) tangent, [rows, size].
+
+    Computed as the derivative of the vector-Jacobian product with respect to its vector, in which it is linear.
+    """
+    leaves = {port.key: values[port.key].detach().requires_grad_() for port in linear.states}
+    by_leaf: dict[Key, Tensor | None] = {}
     with torch.enable_grad(), WithoutAssertions():
-        after = stepped(linear, rows, {**values, **leaves})
-        moved = {key(port): v for port, v in after.items() if port.kind == "state" and v.requires_grad}
-        weights = {one: torch.zeros_like(value).requires_grad_() for one, value in moved.items()}
-        if moved:
-            to, of, by = (list(side.values()) for side in (moved, leaves, weights))
+        outputs = step_outputs(linear, rows, {**values, **leaves})
+        after = {port.key: v for port, v in outputs.items() if port.kind == "state" and v.requires_grad}
+        weights = {key: torch.zeros_like(value).requires_grad_() for key, value in after.items()}
+        if after:
+            to, of, by = (list(side.values()) for side in (after, leaves, weights))
             products = torch.autograd.grad(to, of, by, allow_unused=True, create_graph=True)
-            parts = zip(products, linear.apart(tangent), strict=True)
-            pairs = [(product, part) for product, part in parts if product is not None]
-            made = torch.autograd.grad([one for one, _ in pairs], by, [part for _, part in pairs], allow_unused=True)
-            found = dict(zip(weights, made, strict=True))
-    return linear.joined([_or_zeros(found.get(one), value) for one, value in leaves.items()])
+            tangents = zip(products, linear.to_leaves(tangent), strict=True)
+            pairs = [(product, part) for product, part in tangents if product is not None]
+            moved = torch.autograd.grad(
+                [product for product, _ in pairs], by, [part for _, part in pairs], allow_unused=True
+            )
+            by_leaf = dict(zip(weights, moved, strict=True))
+    return linear.to_vector([_or_zeros(by_leaf.get(key), value) for key, value in leaves.items()])
 
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
@@ -99,50 +108,51 @@ def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 def _basis(linear: Linear) -> tuple[Tensor, ...]:
     """The unit vectors of the state, a leaf each: [size, *shape]."""
-    whole = torch.eye(linear.size, dtype=linear.dtype, device=linear.states[0].device)
-    return linear.apart(whole)
+    identity = torch.eye(linear.size, dtype=linear.dtype, device=linear.states[0].device)
+    return linear.to_leaves(identity)
 
 
 def _invariants(linear: Linear) -> list[Port]:
     return [port for port in linear.influencing if port.kind == "invariant"]
 
 
-def _of_invariants(linear: Linear, found: Sequence[Tensor]) -> dict[Key, Tensor]:
-    """What stands behind the state's leaves."""
-    own = zip(_invariants(linear), found[len(linear.states) :], strict=True)
-    return {key(port): value.to(linear.dtype) for port, value in own}
+def _of_invariants(linear: Linear, derivatives: Sequence[Tensor]) -> dict[Key, Tensor]:
+    """Of derivatives with respect to the state's leaves and then the invariants: those of the invariants, by key."""
+    pairs = zip(_invariants(linear), derivatives[len(linear.states) :], strict=True)
+    return {port.key: value.to(linear.dtype) for port, value in pairs}
 
 
 # ---- row by row
 
 
-def _by_rows(linear: Linear, function: Callable[..., Any], values: Values, given: Sequence[Tensor] = ()) -> Any:
-    """function(what is differentiated, all inputs, what is given), all of one row, for every row."""
-    own = [*linear.states, *_invariants(linear)]
-    axes = [[0 if port.rows else None for port in ports] for ports in (own, linear.loop.inputs)]
-    mapped = torch.func.vmap(function, in_dims=(*axes, *[0] * len(given)))
+def _map_rows(linear: Linear, function: Callable[..., Any], values: Values, extra: Sequence[Tensor] = ()) -> Any:
+    """function(differentiated inputs, all inputs, *extra) of one row, mapped over the rows by vmap."""
+    differentiated = [*linear.states, *_invariants(linear)]
+    axes = [[0 if port.rows else None for port in ports] for ports in (differentiated, linear.loop.inputs)]
+    mapped = torch.func.vmap(function, in_dims=(*axes, *[0] * len(extra)))
     with WithoutAssertions():
-        return mapped([values[key(port)] for port in own], _inputs(linear, values), *given)
+        return mapped([values[port.key] for port in differentiated], _inputs(linear, values), *extra)
 
 
-def _back(linear: Linear, own: Sequence[Tensor], others: Sequence[Tensor]) -> Callable[..., Any]:
-    """From weights of one row's next state, a leaf each, to what they are to the state and to the invariants."""
-    ports, row = [*linear.states, *_invariants(linear)], row_of(linear.loop)
+def _row_vjp(linear: Linear, differentiated: Sequence[Tensor], inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """The vector-Jacobian product of one row's next state: from weights, a leaf each, to gradients of the state's
+    leaves and of the influencing invariants."""
+    ports, step = [*linear.states, *_invariants(linear)], vmappable_step(linear.loop)
 
-    def following(*own: Tensor) -> tuple[Tensor, ...]:
-        there = dict(zip(map(key, ports), own, strict=True))
-        inputs = zip(linear.loop.inputs, others, strict=True)
-        given = [(port, there.get(key(port), other)) for port, other in inputs]
-        made = row(1, *(value.unsqueeze(0) if port.rows else value for port, value in given))
-        after = {key(port): value for port, value in zip(linear.loop.outputs, made, strict=True)}
-        return tuple(after[key(port)].squeeze(0) for port in linear.states)
+    def next_state(*differentiated: Tensor) -> tuple[Tensor, ...]:
+        replaced = dict(zip([port.key for port in ports], differentiated, strict=True))
+        pairs = zip(linear.loop.inputs, inputs, strict=True)
+        arguments = [(port, replaced.get(port.key, value)) for port, value in pairs]
+        outputs = step(1, *(value.unsqueeze(0) if port.rows else value for port, value in arguments))
+        after = {port.key: value for port, value in zip(linear.loop.outputs, outputs, strict=True)}
+        return tuple(after[port.key].squeeze(0) for port in linear.states)
 
-    back: Callable[..., Any] = torch.func.vjp(following, *own)[1]
-    return back
+    vjp: Callable[..., Any] = torch.func.vjp(next_state, *differentiated)[1]
+    return vjp
 
 
 def _inputs(linear: Linear, values: Values) -> list[Tensor]:
-    return [values[key(port)] for port in linear.loop.inputs]
+    return [values[port.key] for port in linear.loop.inputs]
 
 
 # ---- a step as a function of one row, by operators for which torch's vmap has a rule: instead of those it maps wrongly
@@ -161,7 +171,7 @@ def _unfold(x: Tensor, axis: int, size: int, step: int) -> Tensor:
     return torch.stack([x.narrow(axis, start, size).movedim(axis, -1) for start in starts], axis)
 
 
-SPELT: dict[Any, Callable[..., Any]] = {
+VMAP_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     stop: torch.Tensor.detach,
     aten.fill.Tensor: lambda x, value: value.to(x.dtype).expand_as(x),
     aten.slice_scatter.default: _slice_scatter,
@@ -170,10 +180,10 @@ SPELT: dict[Any, Callable[..., Any]] = {
 }
 
 
-def row_of(loop: Loop) -> Callable[..., Any]:
-    """The step as a function of the number of rows and its inputs."""
+def vmappable_step(loop: Loop) -> Callable[..., Any]:
+    """The step as a function of the number of rows and its inputs, of operators that vmap maps correctly."""
     graph, _ = copied(loop.graph)
     for node in graph.nodes:
         if node.op == "call_function":
-            node.target = SPELT.get(node.target, node.target)
+            node.target = VMAP_REPLACEMENTS.get(node.target, node.target)
     return fx.GraphModule({}, graph).forward

@@ -1,9 +1,9 @@
 """The rewrite `differentiate`: a Loop becomes the Loop of its gradients, with time reversed.
 
 The vector-Jacobian product of the Loop's own graph is traced by torch's autograd; the state's gradient is the new
-state, gradients of invariants are totals. The result reads the forward inputs and the states each step found, and
-computes again what it needs of the forward values; `save` then decides which of them are kept instead. Applied twice it
-gives the second derivative.
+state, gradients of invariants are totals. The result reads the forward inputs and the state before each step, and
+recomputes the forward values it needs; `save` then decides which of them are kept instead. Applied twice it gives the
+second derivative.
 """
 
 from __future__ import annotations
@@ -32,32 +32,35 @@ def differentiate(
 ) -> Loop:
     """The backward Loop.
 
-    wanted   for each input of the loop whether its gradient is asked for (all floating ones by default)
-    given    for each output whether a gradient arrives (all floating ones by default)
-    again    whether it is to be differentiated in turn: a few operators have a gradient for speed and another for that
+    wanted   for each input of the loop whether its gradient is wanted (all floating ones by default)
+    given    for each output whether it has an incoming gradient (all floating ones by default)
+    again    whether the result is to be differentiated in turn: a few operators have a fast gradient that has no
+             derivatives itself, and a slower one that has
 
-    Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h each step found, invariants
+    Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h before each step, invariants
     as they are, `grad.o` for the gradient of an output o; as states the gradients of the states. Its outputs: for each
     wanted input its gradient under its own name, a total for an invariant; those on which nothing depends are left out.
     """
     wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
     given = _differentiable(loop.outputs) if given is None else list(given)
     carried = [port.kind == "state" and port.is_floating for port in loop.inputs]
-    asked = [w or c for w, c in zip(wanted, carried, strict=True)]
+    needed = [w or c for w, c in zip(wanted, carried, strict=True)]
     reads = [_forward_port(port) for port in loop.inputs]
     gradients = [
-        _gradient_port(port) for port, there in zip(loop.outputs, given, strict=True) if there and port.is_floating
+        _gradient_port(port) for port, present in zip(loop.outputs, given, strict=True) if present and port.is_floating
     ]
-    arriving = [there and port.is_floating for port, there in zip(loop.outputs, given, strict=True)]
-    graph, present = _traced(loop, asked, arriving, [*reads, *gradients], again)
-    return _backward(loop, graph, present, asked, (*reads, *gradients))
+    incoming = [present and port.is_floating for port, present in zip(loop.outputs, given, strict=True)]
+    module, has_gradient = _trace_vjp(loop, needed, incoming, [*reads, *gradients], again)
+    return _backward_loop(loop, module, has_gradient, needed, (*reads, *gradients))
 
 
 def _differentiable(ports: Sequence[Port]) -> list[bool]:
     return [port.is_floating and port.kind != "draw" for port in ports]
 
 
-_FORWARD: dict[str, tuple[Role, str]] = {  # by kind of a forward input: its role in the backward Loop, and its name
+_FORWARD_ROLES: dict[
+    str, tuple[Role, str]
+] = {  # by kind of a forward input: its role in the backward Loop, name prefix
     "sequence": (Role.FORWARD_INPUT, "input."),
     "draw": (Role.FORWARD_DRAW, "draw."),
     "state": (Role.STATE_BEFORE, "before."),
@@ -68,7 +71,7 @@ def _forward_port(port: Port) -> Port:
     """A forward input as the backward Loop reads it: states as the sequence of the states before each step."""
     if port.kind == "invariant":
         return port
-    role, prefix = _FORWARD[port.kind]
+    role, prefix = _FORWARD_ROLES[port.kind]
     return replace(port, kind="sequence", name=prefix + port.name, distribution=None, role=role, of=port)
 
 
@@ -80,43 +83,46 @@ def _gradient_port(port: Port) -> Port:
     return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
-def _traced(
-    loop: Loop, asked: list[bool], arriving: list[bool], ports: list[Port], again: bool
+def _trace_vjp(
+    loop: Loop, needed: list[bool], incoming: list[bool], ports: list[Port], again: bool
 ) -> tuple[fx.GraphModule, list[bool]]:
-    """The graph of the vector-Jacobian product, and for each asked input whether anything depends on it."""
+    """The graph of the vector-Jacobian product, and for each needed input whether any output depends on it.
+
+    ports   what the product reads: the forward values, then the gradients
+    """
     family = loop.family
-    present: list[bool] = []
+    has_gradient: list[bool] = []
     forward = fx.GraphModule({}, loop.graph).forward
 
     def product(rows: Any, values: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         leaves = [
-            value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, asked, strict=True)
+            value.detach().requires_grad_() if wanted else value for value, wanted in zip(values, needed, strict=True)
         ]
         with torch.enable_grad(), WithoutAssertions():
-            given = forward(rows, *leaves)
-        waiting = iter(gradients)
-        pairs = [(result, next(waiting)) for result, there in zip(given, arriving, strict=True) if there]
-        pairs = [(result, gradient) for result, gradient in pairs if result.requires_grad]
-        sources = [leaf for leaf, wanted in zip(leaves, asked, strict=True) if wanted]
-        found: Sequence[Tensor | None] = [None] * len(sources)
+            outputs = forward(rows, *leaves)
+        remaining = iter(gradients)
+        pairs = [(output, next(remaining)) for output, present in zip(outputs, incoming, strict=True) if present]
+        pairs = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        sources = [leaf for leaf, wanted in zip(leaves, needed, strict=True) if wanted]
+        products: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
-            heard, weights = zip(*pairs, strict=True)
+            differentiable, weights = zip(*pairs, strict=True)
             with WithoutAssertions():
-                found = torch.autograd.grad(heard, sources, weights, allow_unused=True, create_graph=again)
-        present.extend(gradient is not None for gradient in found)
-        return [gradient for gradient in found if gradient is not None]
+                products = torch.autograd.grad(differentiable, sources, weights, allow_unused=True, create_graph=again)
+        has_gradient.extend(product is not None for product in products)
+        return [product for product in products if product is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
     with family.active(), _for_every_batch(loop):
         module = make_fx(dispatch_functionalize(product))(
             family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :]
         )
-    return module, present
+    return module, has_gradient
 
 
 @contextmanager
 def _for_every_batch(loop: Loop) -> Iterator[None]:
-    """The gradient must not decide by the number of rows: that would decide it for the loop itself too."""
+    """Refuse a gradient that is traced for one number of rows only: the guard would hold for the Loop itself too."""
     try:
         with loop.family.no_new_guards():
             yield
@@ -131,21 +137,22 @@ def _for_every_batch(loop: Loop) -> Iterator[None]:
         ) from error
 
 
-def _backward(
-    loop: Loop, module: fx.GraphModule, present: list[bool], asked: list[bool], reads: tuple[Port, ...]
+def _backward_loop(
+    loop: Loop, module: fx.GraphModule, has_gradient: list[bool], needed: list[bool], reads: tuple[Port, ...]
 ) -> Loop:
+    """The Loop of a traced vector-Jacobian product."""
     graph, _ = copied(module.graph)
     for node in list(graph.nodes):
-        if node.target is aten.detach.default:  # autograd's own: it means nothing here
+        if node.target is aten.detach.default:  # added by autograd, without effect here
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    constants = {_free(name, loop.constants): value for name, value in tidy(graph, module, loop.family).items()}
-    found = iter(results(graph))
-    there = iter(present)
+    constants = {_free_name(name, loop.constants): value for name, value in tidy(graph, module, loop.family).items()}
+    products = iter(results(graph))
+    remaining = iter(has_gradient)
     outputs: list[tuple[Port, fx.Node]] = []
-    for port, wanted in zip(loop.inputs, asked, strict=True):
-        if wanted and next(there):
-            outputs.append((_result_port(port), next(found)))
+    for port, wanted in zip(loop.inputs, needed, strict=True):
+        if wanted and next(remaining):
+            outputs.append((_result_port(port), next(products)))
         elif port.kind == "state" and wanted:
             outputs.append((_result_port(port), _zeros(graph, loop, port)))
     constant_ports = [
@@ -153,8 +160,8 @@ def _backward(
         for name, value in constants.items()
     ]
     inputs = (*reads, *constant_ports)
-    arriving = {port.name for port in reads if port.kind == "state"}
-    outputs = [(port, node) for port, node in outputs if port.kind != "state" or port.name in arriving]
+    states = {port.name for port in reads if port.kind == "state"}
+    outputs = [(port, node) for port, node in outputs if port.kind != "state" or port.name in states]
     graph.erase_node(graph.output_node())
     graph.output(tuple(node for _, node in outputs))
     graph.eliminate_dead_code()
@@ -171,15 +178,15 @@ def _backward(
     )
 
 
-def _free(name: str, taken: Container[str]) -> str:
-    """A name for a constant of the gradient itself, beside those of the loop."""
+def _free_name(name: str, taken: Container[str]) -> str:
+    """A name for a constant of the gradient that no constant of the Loop has."""
     while name in taken:
         name = f"backward.{name}"
     return name
 
 
 def _result_port(port: Port) -> Port:
-    """The gradient of an input, under its name: a total for an invariant."""
+    """The gradient of an input, under the input's name: a total for an invariant."""
     kind: Kind = "total" if port.kind == "invariant" else port.kind
     role = {"total": Role.TOTAL, "sequence": Role.OUTPUT}.get(kind, port.role)
     return replace(port, kind=kind, role=role, of=port)

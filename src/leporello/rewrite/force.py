@@ -1,6 +1,7 @@
-"""The rewrite `force`: what step t hands on in the feedback leaf is the true value, always or where a coin says so.
+"""The rewrite `force`: the next state's feedback leaf is the true value instead of the computed one (teacher forcing).
 
-Always forced, the delay is a mere shift of the targets: a Jordan net then has no cycle left.
+It is so at every step, or where the boolean sequence `call.coin` is true. If always forced, the delay is a mere shift
+of the targets: a Jordan net then has no cycle left.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ def force(loop: Loop, leaf: str, *, always: bool) -> Loop:
     """Add the sequence `call.target` and, unless always forced, the boolean sequence `call.coin`."""
     draft = Draft(loop)
     port = next(port for port in loop.inputs if (port.kind, port.name) == ("state", leaf))
-    handed_on = draft.add_input(replace(port, kind="sequence", name="call.target", role=Role.TARGET, of=port))
+    next_value = draft.add_input(replace(port, kind="sequence", name="call.target", role=Role.TARGET, of=port))
     if not always:
         coin = draft.add_input(Port("sequence", "call.coin", (), torch.bool, port.device, role=Role.COIN))
-        free = draft.output("state", leaf)
-        handed_on = draft.call(aten.where.self, draft.spread(coin, free), handed_on, free)
-    draft.set_output("state", leaf, handed_on)
+        computed = draft.output("state", leaf)
+        next_value = draft.call(aten.where.self, draft.spread(coin, computed), next_value, computed)
+    draft.set_output("state", leaf, next_value)
     return draft.close()

@@ -1,6 +1,6 @@
-"""Grafting: a plain torch function of some of a loop's values, traced, and put behind the loop's own operators.
+"""Grafting: trace a plain torch function of some of a Loop's values, and append its graph to the Loop's own.
 
-What `with_loss` and `sample` share. Knows graphs of rows; knows nothing of what the function computes.
+`with_loss` and `sample` add a loss and the choice of a token to a Loop in this way.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph_cleanup import tidy
 
 
-def traced(
+def trace_function(
     function: Callable[..., Any], values: Sequence[Tensor], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph of function(rows, *values), and the tensors it holds beside its arguments.
+    """The graph of function(rows, *values), and the constant tensors it refers to.
 
-    values   stand-ins of the family
+    values   fake tensors of the family
     """
     with family.active():
         module = make_fx(function)(family.rows, *values)
@@ -30,14 +30,14 @@ def traced(
     return graph, tidy(graph, module, family)
 
 
-def graft(draft: Draft, graph: fx.Graph, values: Sequence[fx.Node]) -> list[fx.Node]:
-    """Put a traced graph behind the draft's own operators; the nodes of its results.
+def append_graph(draft: Draft, graph: fx.Graph, values: Sequence[fx.Node]) -> list[fx.Node]:
+    """Append a traced graph to a draft's, and return the nodes of its results.
 
-    values   nodes of the draft that stand for the function's arguments
+    values   nodes of the draft that are the function's arguments
     """
     copies = dict(zip(placeholders(graph), [draft.rows, *values], strict=True))
     for node in graph.nodes:
         if node.op == "call_function":
             copies[node] = draft.graph.node_copy(node, copies.__getitem__)
-    found: Any = graph.output_node().args[0]
-    return [copies[node] for node in (found if isinstance(found, (tuple, list)) else [found])]
+    results: Any = graph.output_node().args[0]
+    return [copies[node] for node in (results if isinstance(results, (tuple, list)) else [results])]

@@ -1,8 +1,8 @@
-"""The rewrite `influence`: the state's derivative with respect to every source goes along with the state.
+"""The rewrite `influence`: the state's derivative with respect to every source is carried forward with the state.
 
 Real-time recurrent learning (Williams and Zipser 1989). With s the state, p a source and J = ds/dp:
 
-    gradient of p += (do/ds)^T g J + (do/dp)^T g        g the gradient that arrives at the outputs of this step
+    gradient of p += (do/ds)^T g J + (do/dp)^T g        g the incoming gradient of this step's outputs
     J' = (ds'/ds) J + ds'/dp                            zeros at the beginning; the identity for the initial state
 
 Known shortcomings: for every row J has the size of the state times that of p, and J' costs a product of matrices of
@@ -18,52 +18,52 @@ from torch import Tensor
 
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
-from leporello.rewrite.derivatives import heard, jacobians
-from leporello.rewrite.linearize import Linear, Values, flat, key, linearize, total, totals
+from leporello.rewrite.derivatives import jacobians, step_with_gradients
+from leporello.rewrite.linearize import Linear, Values, flatten_from, linearize, total_outputs, total_port
 
 
 def influence(linear: Linear) -> Loop:
-    """The loop that runs forward over the same inputs and has the sources' gradients as totals.
+    """A Loop that runs forward over the same inputs and has the sources' gradients as totals.
 
-    Its inputs: those of the loop, `grad.o` for the gradient of an output o, and as states `influence of p`,
+    Its inputs: those of the Loop, `grad.o` for the gradient of an output o, and as states `influence of p`,
     [rows, size, *shape], for every source on which the state depends.
     """
-    carried = {key(port): carrier(port, linear) for port in linear.influencing}
+    carried = {port.key: influence_port(port, linear) for port in linear.influencing}
 
     def step(rows: Any, values: Values) -> dict[Port, Tensor]:
-        found, state, gradients = heard(linear, rows, values)
+        outputs, state_gradient, gradients = step_with_gradients(linear, rows, values)
         if carried:
             of_state, of_sources = jacobians(linear, values)
             for port in linear.influencing:
-                before = values[key(carried[key(port)])]
-                found[carried[key(port)]] = _after(before, of_state, of_sources.get(key(port)))
-                if state is not None:
-                    arrived = through(port, state, before)
-                    direct = gradients.get(key(port))
-                    gradients[key(port)] = arrived if direct is None else direct + arrived
-        return found | totals(linear, gradients)
+                before = values[carried[port.key].key]
+                outputs[carried[port.key]] = _next_influence(before, of_state, of_sources.get(port.key))
+                if state_gradient is not None:
+                    through_state = source_gradient(port, state_gradient, before)
+                    direct = gradients.get(port.key)
+                    gradients[port.key] = through_state if direct is None else direct + through_state
+        return outputs | total_outputs(linear, gradients)
 
     return linearize(linear, "influence", list(carried.values()), step, keep=list(carried.values()))
 
 
-def carrier(port: Port, linear: Linear) -> Port:
-    """The state that carries a source's influence."""
+def influence_port(port: Port, linear: Linear) -> Port:
+    """The state that holds a source's influence J."""
     shape = (linear.size, *port.shape)
-    return Port("state", f"influence of {total(port).name}", shape, linear.dtype, port.device)
+    return Port("state", f"influence of {total_port(port).name}", shape, linear.dtype, port.device)
 
 
-def through(port: Port, state: Tensor, influence: Tensor) -> Tensor:
-    """What a gradient of the state, [rows, size], is to a source, by way of its influence, [rows, size, *shape]."""
+def source_gradient(port: Port, state_gradient: Tensor, influence: Tensor) -> Tensor:
+    """A source's gradient: the state's gradient, [rows, size], times the source's influence, [rows, size, *shape]."""
     if port.rows:
-        found = (state.unsqueeze(1) @ flat(influence, 2)).view(-1, *port.shape)
+        gradient = (state_gradient.unsqueeze(1) @ flatten_from(influence, 2)).view(-1, *port.shape)
     else:
-        found = (state.reshape(1, -1) @ flat(influence, 2).flatten(0, 1)).view(port.shape)
-    return found.to(port.dtype)
+        gradient = (state_gradient.reshape(1, -1) @ flatten_from(influence, 2).flatten(0, 1)).view(port.shape)
+    return gradient.to(port.dtype)
 
 
-def _after(before: Tensor, of_state: Tensor, of_source: Tensor | None) -> Tensor:
-    """J' of J; a step has no derivative of its own with respect to an initial state."""
-    flat_before = flat(before, 2)
+def _next_influence(before: Tensor, of_state: Tensor, of_source: Tensor | None) -> Tensor:
+    """J' from J and the Jacobians of the step; `of_source` is None for an initial state, which no step reads itself."""
+    flat_before = flatten_from(before, 2)
     if of_source is None:
         return (of_state @ flat_before).view_as(before)
-    return torch.baddbmm(flat(of_source, 2), of_state, flat_before).view_as(before)
+    return torch.baddbmm(flatten_from(of_source, 2), of_state, flat_before).view_as(before)

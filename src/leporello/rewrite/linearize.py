@@ -1,8 +1,8 @@
-"""`Linear` and `linearize`: a Loop that carries derivatives of its state forward in time, beside the state.
+"""`Linear` and `linearize`: a Loop that carries derivatives of its state forward in time, along with the state.
 
 `Linear` says what has derivatives in a Loop: the numbers of the state, and the sources, which are the inputs whose
-gradients are wanted: invariants, or the initial value of a state. `linearize` makes the Loop of a function that a
-rewrite wrote with `derivatives`. Knows ports; knows nothing of what is carried.
+gradients are wanted: invariants, or the initial value of a state. `linearize` traces a step that computes derivatives
+(with the functions of `derivatives`) and makes it a Loop; `influence` and `rank_one` are such steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
 from leporello.loop.port import Kind, Port, Role
 from leporello.rewrite.prune import prune
-from leporello.rewrite.trace_every_batch import NotForEveryBatch, every_batch
+from leporello.rewrite.trace_every_batch import NotForEveryBatch, trace_every_batch
 
 Key = tuple[str, str]  # kind and name of a port
 Values = Mapping[Key, Tensor]
@@ -30,10 +30,10 @@ Values = Mapping[Key, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A loop, and for each of its inputs whether its gradient is wanted; sequences among them are not looked at.
+    """A Loop, and for each of its inputs whether its gradient is wanted; sequences among them are ignored.
 
-    The leaves of a state that are real numbers stand side by side in one vector of `size` numbers per row; leaves of
-    other kinds only move along.
+    The floating-point leaves of the state are treated as one vector of `size` numbers per row. Leaves of other dtypes
+    have no derivatives and are passed on unchanged.
     """
 
     loop: Loop
@@ -46,8 +46,9 @@ class Linear:
 
     @cached_property
     def sources(self) -> list[Port]:
-        asked = zip(self.loop.inputs, self.wanted, strict=True)
-        return [port for port, wanted in asked if wanted and port.kind in ("invariant", "state")]
+        """Invariants and states whose gradient is wanted."""
+        ports = zip(self.loop.inputs, self.wanted, strict=True)
+        return [port for port, wanted in ports if wanted and port.kind in ("invariant", "state")]
 
     @cached_property
     def influencing(self) -> list[Port]:
@@ -58,50 +59,51 @@ class Linear:
         return [port for port in self.sources if port.kind == "state" or port.name in reached]
 
     def _reached(self) -> set[str]:
-        """Invariants that lie on a way to the next state."""
+        """Invariants that the next state depends on."""
         names = {port.name for port in self.states}
         ports = zip(self.loop.outputs, self.loop.results, strict=True)
-        waiting = [node for port, node in ports if port.kind == "state" and port.name in names]
+        pending = [node for port, node in ports if port.kind == "state" and port.name in names]
         seen: set[fx.Node] = set()
-        while waiting:
-            node = waiting.pop()
+        while pending:
+            node = pending.pop()
             if node not in seen and node.target is not stop:
                 seen.add(node)
-                waiting += node.all_input_nodes
+                pending += node.all_input_nodes
         inputs = zip(self.loop.inputs, self.loop.placeholders, strict=True)
         return {port.name for port, node in inputs if port.kind == "invariant" and node in seen}
 
     @property
     def gradients(self) -> list[Port]:
-        """What arrives at the outputs."""
-        return [arriving(p) for p in self.loop.outputs if p.kind != "state" and p.dtype.is_floating_point]
+        """The incoming gradients of the outputs, as inputs of the new Loop."""
+        return [gradient_port(p) for p in self.loop.outputs if p.kind != "state" and p.dtype.is_floating_point]
 
     # ---- the state as one vector
 
     @cached_property
     def size(self) -> int:
-        return sum(map(count, self.states))
+        """Numbers in one row of the state."""
+        return sum(map(numbers_per_row, self.states))
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """One that holds every leaf."""
-        found = self.states[0].dtype
+        """The dtype of the vector: one to which every leaf can be converted."""
+        dtype = self.states[0].dtype
         for port in self.states:
-            found = torch.promote_types(found, port.dtype)
-        return found
+            dtype = torch.promote_types(dtype, port.dtype)
+        return dtype
 
     def place(self, port: Port) -> slice:
-        """Where a leaf stands in the vector."""
-        start = sum(count(other) for other in self.states[: self.states.index(port)])
-        return slice(start, start + count(port))
+        """The slice of the vector that holds a leaf."""
+        start = sum(numbers_per_row(other) for other in self.states[: self.states.index(port)])
+        return slice(start, start + numbers_per_row(port))
 
-    def joined(self, leaves: Sequence[Tensor]) -> Tensor:
+    def to_vector(self, leaves: Sequence[Tensor]) -> Tensor:
         """Leaves [rows, *shape] as one vector, [rows, size]."""
-        return torch.cat([flat(leaf, 1).to(self.dtype) for leaf in leaves], 1)
+        return torch.cat([flatten_from(leaf, 1).to(self.dtype) for leaf in leaves], 1)
 
-    def apart(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """A vector [rows, size] as leaves."""
-        parts = zip(vector.split([count(port) for port in self.states], 1), self.states, strict=True)
+    def to_leaves(self, vector: Tensor) -> tuple[Tensor, ...]:
+        """A vector [rows, size] as leaves [rows, *shape]."""
+        parts = zip(vector.split([numbers_per_row(port) for port in self.states], 1), self.states, strict=True)
         return tuple(part.reshape(-1, *port.shape).to(port.dtype) for part, port in parts)
 
 
@@ -112,22 +114,26 @@ def linearize(
     step: Callable[[Any, Values], dict[Port, Tensor]],
     keep: Sequence[Port],
 ) -> Loop:
-    """The loop whose inputs are those of the linear one, the gradients `grad.o` of its outputs and `extra`.
+    """Trace a step as a Loop that runs forward in time.
 
-    step   from the number of rows and the values of one step to its outputs
-    keep   states whose last value is wanted
+    Its inputs are those of `linear.loop`, the gradients `grad.o` of its outputs, and `extra`.
+
+    name    what the Loop computes, the first part of its name
+    extra   further inputs: what is carried as states, and draws
+    step    from the number of rows and the values of one step's inputs, by key, to its outputs
+    keep    states whose last value is wanted
     """
     inputs = [*linear.loop.inputs, *linear.gradients, *extra]
     _refuse(linear.loop, inputs)
     outputs: list[Port] = []
 
     def function(rows: Any, values: list[Tensor]) -> list[Tensor]:
-        made = step(rows, {key(port): value for port, value in zip(inputs, values, strict=True)})
-        outputs[:] = made
-        return list(made.values())
+        results = step(rows, {port.key: value for port, value in zip(inputs, values, strict=True)})
+        outputs[:] = results
+        return list(results.values())
 
     try:
-        graph, constants = every_batch(function, inputs, linear.loop.family)
+        graph, constants = trace_every_batch(function, inputs, linear.loop.family)
     except NotForEveryBatch as error:
         raise UntraceableStep(
             "this step has an operator whose derivatives cannot be carried forward in time.",
@@ -158,45 +164,40 @@ def _refuse(loop: Loop, inputs: Sequence[Port]) -> None:
             because=loop.batch_interaction,
             tries="compute over features only; or gradient=lp.Full()",
         )
-    odd = next((port for port in (*loop.inputs, *loop.outputs) if port.dtype.is_complex), None)
-    if odd is not None:
+    complex_port = next((port for port in (*loop.inputs, *loop.outputs) if port.dtype.is_complex), None)
+    if complex_port is not None:
         raise UntraceableStep(
-            f"the derivatives of complex values are not carried forward in time: '{odd.name}'.",
-            came=str(odd),
+            f"the derivatives of complex values are not carried forward in time: '{complex_port.name}'.",
+            came=str(complex_port),
             tries="gradient=lp.Full(); or real and imaginary parts side by side",
         )
-    keys = list(map(key, inputs))
+    keys = [port.key for port in inputs]
     twice = next((name for kind, name in keys if keys.count((kind, name)) > 1), None)
     if twice is not None:
         raise UntraceableStep(f"an input has a name that is taken: '{twice}'.", tries="give it another name")
 
 
-def key(port: Port) -> Key:
-    return port.kind, port.name
-
-
-def count(port: Port) -> int:
-    """Numbers in one row."""
+def numbers_per_row(port: Port) -> int:
     return math.prod(port.shape)
 
 
-def flat(value: Tensor, axes: int) -> Tensor:
-    """The axes behind the first ones as one, which is there even where they are none."""
-    return value.flatten(axes) if value.dim() > axes else value.unsqueeze(-1)
+def flatten_from(value: Tensor, axis: int) -> Tensor:
+    """The value with its axes from this one on flattened into one; of size 1 where there are none."""
+    return value.flatten(axis) if value.dim() > axis else value.unsqueeze(-1)
 
 
-def arriving(port: Port) -> Port:
-    """The gradient of an output: a sequence for a sequence, an invariant for a total."""
+def gradient_port(port: Port) -> Port:
+    """The incoming gradient of an output: a sequence for a sequence, an invariant for a total."""
     kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
     return replace(port, kind=kind, name=f"grad.{port.name}", role=Role.GRADIENT, of=port)
 
 
-def total(port: Port) -> Port:
-    """The gradient of a source: an invariant's under its name, a state's under a name that no parameter has."""
+def total_port(port: Port) -> Port:
+    """The total that is a source's gradient, named like the invariant; for a state by a name that no parameter has."""
     name = port.name if port.kind == "invariant" else f"the state {port.name}"
     return replace(port, kind="total", name=name, role=Role.TOTAL, of=port)
 
 
-def totals(linear: Linear, gradients: Mapping[Key, Tensor]) -> dict[Port, Tensor]:
-    """The gradients of the sources that have one, as outputs."""
-    return {total(port): gradients[key(port)] for port in linear.sources if key(port) in gradients}
+def total_outputs(linear: Linear, gradients: Mapping[Key, Tensor]) -> dict[Port, Tensor]:
+    """The gradients of one step, by source, as outputs of the new Loop."""
+    return {total_port(port): gradients[port.key] for port in linear.sources if port.key in gradients}

@@ -1,9 +1,11 @@
-"""The rewrite `mask`: batches of unequal lengths. Each row's final state is the one at its own end, outputs past it are
-zero, and what stands in the padding never matters: the step reads the row's first input there. (Not zeros: a step that
-divides by its input, or takes a logarithm, has no derivative at zero, and 0 * inf would reach the parameters.)
+"""The rewrite `mask`: batches of unequal lengths. Each row's final state is the one at its own end, and outputs past it
+are zero.
 
-A state on a cycle is held by a `where` past the end; one on no cycle (a mere shift) stays one, and its value at the end
-is summed out of the sequence instead: a `where` there would make a cycle.
+The contents of the padding have no effect: past a row's end the step reads the row's first input. (Not zeros: a step
+that divides by its input, or takes a logarithm, has no derivative at zero, and 0 * inf would reach the parameters.)
+
+A state on a cycle is held by a `where` past the end. A state on no cycle (a mere shift) is left as it is, because a
+`where` would make a cycle; its value at the row's end is computed as a total over the sequence instead.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ def mask(loop: Loop) -> Loop:
     cyclic = states_on_cycles(loop)
     draft = Draft(loop)
     device = loop.inputs[0].device if loop.inputs else torch.get_default_device()
-    own = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
+    sequences = [(port, node) for port, node in draft.inputs if port.kind == "sequence"]
     past = draft.add_input(Port("sequence", "call.past", (), torch.bool, device, role=Role.PAST))
-    for port, node in own:
-        _clean(draft, port, node, past)
+    for port, node in sequences:
+        _clean_padding(draft, port, node, past)
     outputs = []
     finals = []
     last = None
@@ -55,15 +57,15 @@ def mask(loop: Loop) -> Loop:
     return draft.close()
 
 
-def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -> None:
-    """Replace an input by a value that the step can compute with in the padding: no NaN there may reach a gradient."""
+def _clean_padding(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -> None:
+    """Replace what the step reads of an input in the padding, so that no NaN from there reaches a gradient."""
     users = list(node.users)
-    if port.role not in (Role.INPUT, Role.LOSS_TARGET):  # what the call added, such as targets
+    if port.role not in (Role.INPUT, Role.LOSS_TARGET):  # added by the call, such as targets
         with draft.after_inputs():
             clean = draft.call(aten.masked_fill.Scalar, node, draft.spread(past, node), 0)
     else:
-        held = replace(port, kind="invariant", name=f"call.first.{port.name}", role=Role.FIRST_INPUT, of=port)
-        first = draft.add_input(held)
+        first_input = replace(port, kind="invariant", name=f"call.first.{port.name}", role=Role.FIRST_INPUT, of=port)
+        first = draft.add_input(first_input)
         with draft.after_inputs():
             clean = draft.call(aten.where.self, draft.spread(past, node), first, node)
     for user in users:
@@ -72,12 +74,12 @@ def _clean(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -
 
 
 def held_states(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
-    """For a masked Loop: next states of the step -> what the mask holds in their place, where a backward sweep may read
-    the held value instead of keeping both.
+    """For a masked Loop: next states as the step computes them -> as the mask holds them, where a backward sweep may
+    read the held value instead of the computed one, so that only one of them is saved.
 
-    Before a row's end the two are equal. Past it the held one is the state of the row's last step: a value that the
-    step has computed with already, and incoming gradients are 0 there. Not where a reduction reads the step's own
-    value (`_is_reduced`)."""
+    Before a row's end the two are equal. Past it the held value is the state at the row's end, for which the step has
+    been computed already, and incoming gradients are 0. States whose computed value a reduction reads are left out
+    (`_is_reduced`)."""
     past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.role is Role.PAST]
     replacements = {}
     for into, before in loop.delays.values():
@@ -91,17 +93,17 @@ def held_states(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
 
 
 def _is_reduced(node: torch.fx.Node) -> bool:
-    """Whether more than pointwise functions read a step's value. Their results may be kept, and do not fit the held
-    value: where no element equals the kept amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite, and 0
-    times that is NaN."""
-    waiting, seen = list(node.users), set[torch.fx.Node]()
-    while waiting:
-        user = waiting.pop()
+    """Whether other than pointwise functions read a value. Their results may be saved, and do not fit the held value:
+    where no element equals the saved amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite, and 0 times
+    that is NaN."""
+    pending, seen = list(node.users), set[torch.fx.Node]()
+    while pending:
+        user = pending.pop()
         if user in seen or user.op != "call_function":
             continue
         seen.add(user)
         tags = getattr(user.target, "tags", ())
         if not is_view(user) and torch.Tag.pointwise not in tags and user.target is not aten.cat.default:
             return True
-        waiting += user.users
+        pending += user.users
     return False

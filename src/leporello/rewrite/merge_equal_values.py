@@ -1,7 +1,7 @@
-"""The rewrite `merge`: what a step computes twice it computes once, and what it turns twice it does not turn.
+"""The rewrite `merge_equal_values`: common subexpressions are computed once, and a double transpose is dropped.
 
-Two values are one if the same operator makes them of the same values; random numbers are inputs, so every operator is a
-function of what it reads.
+Two values are equal if the same operator computes them from equal values. Random numbers are inputs, so every operator
+is a pure function of what it reads.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from leporello.loop.draft import Draft
 from leporello.loop.graph import key_of
 from leporello.loop.loop import Loop
 
-turn = torch.ops.aten.t.default
+transpose = torch.ops.aten.t.default
 
 
-def merge(loop: Loop) -> Loop:
-    """The loop without values that are another value again."""
+def merge_equal_values(loop: Loop) -> Loop:
+    """The Loop without values that are equal to an earlier one."""
     draft = Draft(loop)
-    numbers: dict[object, int] = {}
-    found: dict[fx.Node, int] = {}
+    numbers: dict[object, int] = {}  # by operator and numbers of its arguments: the number of the value
+    number_of: dict[fx.Node, int] = {}
     first: dict[int, fx.Node] = {}
     for node in list(draft.graph.nodes):
-        source = node.args[0] if node.target is turn else None
-        if isinstance(source, fx.Node) and source.target is turn:
-            found[node] = found[source.all_input_nodes[0]]
-            draft.replace(node, first[found[node]])
+        source = node.args[0] if node.target is transpose else None
+        if isinstance(source, fx.Node) and source.target is transpose:
+            number_of[node] = number_of[source.all_input_nodes[0]]
+            draft.replace(node, first[number_of[node]])
             continue
-        key: object = node if node.op == "placeholder" else key_of(node, found)
-        found[node] = numbers.setdefault(key, len(numbers))
-        if first.setdefault(found[node], node) is not node:
-            draft.replace(node, first[found[node]])
+        key: object = node if node.op == "placeholder" else key_of(node, number_of)
+        number_of[node] = numbers.setdefault(key, len(numbers))
+        if first.setdefault(number_of[node], node) is not node:
+            draft.replace(node, first[number_of[node]])
     return draft.close()

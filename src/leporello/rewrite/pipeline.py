@@ -1,7 +1,7 @@
 """The pipeline: every rewrite between a traced Loop and the Loops that an engine runs, in the order in which they run.
 
-`PIPELINE` is the whole list. A call, a gradient method and a target do not apply rewrites themselves: what they want is
-in a `Context`, and each pass looks there whether it applies. `Pipeline` runs one phase of the list after another and
+`PIPELINE` is the whole list. Calls, gradient methods and targets do not apply rewrites themselves: their options are in
+a `Context`, from which each pass decides whether it applies. `Pipeline` runs one phase of the list after another and
 records the size of the Loop after each pass, which `net.explain(..., passes=True)` prints.
 """
 
@@ -20,7 +20,7 @@ from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
 from leporello.rewrite.mask import mask
-from leporello.rewrite.merge_equal_values import merge
+from leporello.rewrite.merge_equal_values import merge_equal_values
 from leporello.rewrite.prune import prune
 from leporello.rewrite.reset import reset
 from leporello.rewrite.sample import sample
@@ -35,18 +35,19 @@ class Context:
     """What decides which passes run, and with which arguments.
 
     By the call:
-    sampled    arguments of `sample`, for a network that generates its own inputs
-    table      arguments of `tabulate`
-    forced     the state leaf that is handed true values, None without forcing
-    always     whether it is handed them at every step; else where a coin says so
-    restarts   whether there are resets, and the states whose initial value is handed in (the others restart from zeros)
-    lengths    whether rows have lengths of their own
-    wanted     for each input of the Loop whether its gradient is asked for
-    leaving    states whose gradient before the first step is asked for
+    sampled    arguments of `sample`, for a network that generates its own inputs; None for others
+    table      arguments of `tabulate`; None where there are no tables
+    forced     the state leaf that gets the true values; None without forcing
+    always     whether it gets them at every step, or only where `call.coin` is true
+    restarts   the states whose initial value is passed in (the others restart from zeros); None without resets
+    lengths    whether the rows have unequal lengths
+    wanted     for each input of the Loop whether its gradient is wanted
+    leaving    states whose gradient before the first step is wanted
 
-    By the gradient method and by the target: passes of their own, for the slots of the pipeline, and
-    expensive   pointwise operators that the target would rather keep than recompute
-    drawn_in    operators that the target would rather run inside the loop
+    By the gradient method and by the target:
+    method, target   their passes, for the slots of the pipeline
+    expensive        pointwise operators whose result the target saves rather than recomputes
+    drawn_in         operators that the target runs inside the loop though they could run on all steps at once
     """
 
     sampled: Mapping[str, Any] | None = None
@@ -67,11 +68,11 @@ class Context:
 class Pass:
     """A rewrite at its place in the pipeline.
 
-    phase   "call": the traced Loop, as a call wants it; "forward": before anything is derived from it; "backward",
+    phase   "call": the traced Loop, by the arguments of a call; "forward": before its gradient is derived; "backward",
             "second": the Loop of its gradients, and the one that is differentiated again; "pair": forward and backward
             Loop together; "sweep": each Loop that is run, alone
-    apply   from the context and what the pass before gave to what it gives; None where it does not apply
-    why     why it stands where it stands
+    why     the reason for its place in the order
+    apply   from the context and the result of the pass before to its own result; None where it does not apply
     """
 
     phase: Phase
@@ -82,49 +83,50 @@ class Pass:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in the pipeline for the passes of a gradient method or of a target, in the order they give."""
+    """A place in the pipeline for the passes of a gradient method or of a target, in the order of their own list."""
 
     phase: Phase
     by: Literal["method", "target"]
     why: str
 
 
-def _when(condition: Any, rewritten: Callable[[], Any]) -> Any:
-    return rewritten() if condition else None
+def _when(condition: Any, rewrite: Callable[[], Any]) -> Any:
+    """The rewritten Loop, or None where the pass does not apply."""
+    return rewrite() if condition else None
 
 
 PIPELINE: tuple[Pass | Slot, ...] = (
-    # ---- call: what the arguments of a call ask for
+    # ---- call: by the arguments of the call
     Pass("call", "sample", "the input becomes a state before anything else is done to inputs or states",
          lambda c, loop: _when(c.sampled is not None, lambda: sample(loop, **(c.sampled or {})))),
     Pass("call", "tabulate", "needs the sampled token; replaces products of one-hot rows by rows of a table",
          lambda c, loop: _when(c.table is not None, lambda: tabulate(loop, **(c.table or {})))),
-    Pass("call", "force", "what a step hands on is forced before a reset replaces what the next step reads",
+    Pass("call", "force", "the next state is forced before a reset replaces what the next step reads",
          lambda c, loop: _when(c.forced is not None, lambda: force(loop, str(c.forced), always=c.always))),
     Pass("call", "reset", "acts on what a step reads; before mask, so that resets in the padding are held too",
          lambda c, loop: _when(c.restarts is not None, lambda: reset(loop, given=c.restarts or ()))),
-    Pass("call", "mask", "last of the call: all that a step reads or hands on is cleaned or held past a row's end",
+    Pass("call", "mask", "last of the call: past a row's end it replaces all inputs of a step and holds its states",
          lambda c, loop: _when(c.lengths, lambda: mask(loop))),
-    # ---- forward: once, before the gradient is derived, so that both sweeps profit
+    # ---- forward: once, before the gradient is derived, so that it serves both sweeps
     Pass("forward", "part", "[x, h] W becomes x W1 + h W2, so that the product with x leaves the cycle in both sweeps",
          lambda c, loop: part(loop)),
     # ---- backward: the Loop of the gradients
     Pass("backward", "differentiate", "needs the call's Loop complete; recomputes all forward values for now",
          lambda c, loop: differentiate(loop, c.wanted)),
-    Slot("backward", "method", "weights and clips stand on the delays of the backward Loop, whatever is saved later"),
-    Pass("second", "differentiate again", "the same by operators that have derivatives themselves",
+    Slot("backward", "method", "weights and clips act on the delays of the backward Loop, whatever is saved later"),
+    Pass("second", "differentiate again", "as in the backward phase, by operators that have derivatives themselves",
          lambda c, loop: differentiate(loop, c.wanted, again=True)),
     Slot("second", "method", "as in the backward phase"),
-    Pass("second", "prune", "gradients that nobody asks for must not be differentiated again",
+    Pass("second", "prune", "gradients that are not wanted must not be differentiated again",
          lambda c, loop: prune(loop, c.leaving)),
     # ---- pair: what passes from the forward to the backward sweep
-    Pass("pair", "save", "sees both Loops: decides what is kept and what is recomputed",
+    Pass("pair", "save", "needs both Loops: decides what is saved and what is recomputed",
          lambda c, pair: save(pair[0], pair[1], c.leaving, c.expensive)),
-    Slot("pair", "target", "works on what is kept: joins it, or shortens the sums that read it"),
+    Slot("pair", "target", "works on what is saved: joins it, or shortens the sums that read it"),
     # ---- sweep: each Loop that is run
-    Pass("sweep", "merge", "equal values become one before they are counted as read twice",
-         lambda c, loop: merge(loop)),
-    Pass("sweep", "associate", "brackets sums and products so that less is on the cycle; needs equal values merged",
+    Pass("sweep", "merge_equal_values", "equal values become one before `associate` counts who reads them",
+         lambda c, loop: merge_equal_values(loop)),
+    Pass("sweep", "associate", "re-associates sums and products: less is on the cycle; needs equal values merged",
          lambda c, loop: associate(loop)),
     Slot("sweep", "target", "last before the split"),
 )  # fmt: skip
@@ -132,9 +134,9 @@ PIPELINE: tuple[Pass | Slot, ...] = (
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: the number of operators, inputs, outputs and states of the Loop behind it.
+    """What one pass did: the number of operators, inputs, outputs and states of the Loop after it.
 
-    on   which Loop it worked on, in words
+    on   the Loop it worked on, in words
     """
 
     on: str
@@ -154,15 +156,15 @@ class Pipeline:
     records: list[PassRecord] = field(default_factory=list)
 
     def call(self, loop: Loop) -> Loop:
-        """A traced Loop, as a call wants it."""
+        """A traced Loop, rewritten for the arguments of a call."""
         return self._run("call", "call", loop)
 
     def forward(self, loop: Loop) -> Loop:
-        """The Loop that everything else is derived from."""
+        """The Loop that all sweeps are derived from."""
         return self._run("forward", "forward", loop)
 
     def backward(self, loop: Loop, *, again: bool = False) -> Loop:
-        """The Loop of its gradients; `again` where it is to be differentiated in turn."""
+        """The Loop of a Loop's gradients; `again` where it is to be differentiated in turn."""
         return self._run("second" if again else "backward", "backward", loop)
 
     def pair(self, forward: Loop, backward: Loop) -> Saved:
@@ -172,38 +174,39 @@ class Pipeline:
     def split(self, loop: Loop, on: str) -> Split:
         """The stages of a Loop that is run.
 
-        on   what it is, for the record
+        on   the Loop, in words, for the record
         """
         return split(self._run("sweep", on, loop), self.context.drawn_in)
 
     def _run(self, phase: Phase, on: str, value: Any) -> Any:
-        for one in self._passes(phase):
-            rewritten = one.apply(self.context, value)
+        for rewrite in self._passes(phase):
+            rewritten = rewrite.apply(self.context, value)
             if rewritten is not None:
                 value = rewritten
-                self.records += [_record(on, one, loop, part) for part, loop in _loops(value)]
+                self.records += [_record(name or on, rewrite, loop) for name, loop in _loops(value)]
         return value
 
     def _passes(self, phase: Phase) -> Iterable[Pass]:
-        """The passes of a phase, those of method and target in their slots."""
+        """The passes of a phase, with those of method and target in their slots."""
         for entry in PIPELINE:
             if entry.phase != phase:
                 continue
             if isinstance(entry, Pass):
                 yield entry
             else:
-                own = self.context.method if entry.by == "method" else self.context.target
-                yield from (one for one in own if one.phase in (phase, "backward" if phase == "second" else phase))
+                passes = self.context.method if entry.by == "method" else self.context.target
+                phases = (phase, "backward" if phase == "second" else phase)
+                yield from (rewrite for rewrite in passes if rewrite.phase in phases)
 
 
 def _loops(value: Any) -> list[tuple[str, Loop]]:
+    """The Loops in the result of a pass; those of a pair with their names."""
     if isinstance(value, Saved):
         return [("forward", value.forward), ("backward", value.backward)]
     return [("", value)]
 
 
-def _record(on: str, one: Pass, loop: Loop, part: str) -> PassRecord:
+def _record(on: str, rewrite: Pass, loop: Loop) -> PassRecord:
     states = sum(port.kind == "state" for port in loop.inputs)
-    return PassRecord(
-        part or on, one.name, one.why, len(loop.nodes), len(loop.inputs) - states, len(loop.outputs) - states, states
-    )
+    inputs, outputs = len(loop.inputs) - states, len(loop.outputs) - states
+    return PassRecord(on, rewrite.name, rewrite.why, len(loop.nodes), inputs, outputs, states)

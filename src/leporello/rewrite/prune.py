@@ -1,6 +1,6 @@
 """The rewrite `prune`: a Loop without the states and inputs that none of its results needs.
 
-A state that only feeds itself keeps no other alive. Knows liveness through delays; knows nothing of gradients.
+Liveness is followed through delays: a state that only feeds itself is dead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from leporello.loop.loop import Loop
 
 
 def prune(loop: Loop, keep: Collection[str] = ()) -> Loop:
-    """Leave out dead states and unread inputs.
+    """The Loop without dead states and unread inputs.
 
     keep   states whose last value is wanted
     """
@@ -35,7 +35,7 @@ def prune(loop: Loop, keep: Collection[str] = ()) -> Loop:
 
 
 def _alive(loop: Loop, keep: Collection[str]) -> set[str]:
-    """States that a sequence, a total, or a state that is wanted depends on."""
+    """States that a sequence, a total, or a state in `keep` depends on, over any number of steps."""
     delays = loop.delays
     alive = {name for name in delays if name in keep}
     roots = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.kind != "state"]
@@ -48,11 +48,12 @@ def _alive(loop: Loop, keep: Collection[str]) -> set[str]:
 
 
 def _reached(roots: list[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = list(roots)
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting += node.all_input_nodes
-    return found
+    """All values that the roots are computed from within one step, and the roots."""
+    reached: set[fx.Node] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in reached:
+            reached.add(node)
+            pending += node.all_input_nodes
+    return reached

@@ -1,4 +1,7 @@
-"""The rewrite `reset`: the state is the initial one where reset(t) holds, before step t. No gradient crosses."""
+"""The rewrite `reset`: where reset(t) is true, step t reads the initial state instead of the state of the step before.
+
+No gradient passes back through a reset.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ aten = torch.ops.aten
 def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
     """Add the sequence `call.reset`, one boolean per row.
 
-    given   states whose initial value is an invariant `call.initial.h`, one per row; the others begin with zeros
+    given   states whose initial value is an invariant `call.initial.h`, one per row; the others restart from zeros
     """
     draft = Draft(loop)
     states = [(port, node) for port, node in draft.inputs if port.kind == "state"]
     if not states:
         return loop
-    where = draft.add_input(Port("sequence", "call.reset", (), torch.bool, states[0][0].device, role=Role.RESET))
+    is_reset = draft.add_input(Port("sequence", "call.reset", (), torch.bool, states[0][0].device, role=Role.RESET))
     for port, node in states:
         users = list(node.users)
         initial = None
@@ -32,11 +35,11 @@ def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
                 replace(port, kind="invariant", name=f"call.initial.{port.name}", role=Role.INITIAL_STATE, of=port)
             )
         with draft.after_inputs():
-            spread = draft.spread(where, node)
+            mask = draft.spread(is_reset, node)
             if initial is None:
-                fresh = draft.call(aten.masked_fill.Scalar, node, spread, 0)
+                fresh = draft.call(aten.masked_fill.Scalar, node, mask, 0)
             else:
-                fresh = draft.call(aten.where.self, spread, initial, node)
+                fresh = draft.call(aten.where.self, mask, initial, node)
         for user in users:
             user.replace_input_with(node, fresh)
         draft.outputs = [(out, fresh if result is node else result) for out, result in draft.outputs]

@@ -1,7 +1,7 @@
 """The rewrite `sample`: the next input is drawn from the output of this step, with noise that is an input sequence.
 
-The sequence of class indices that a loop reads becomes a state; its logits stay inside. Temperature, k and p are
-invariants: another number needs no other loop. Knows one step; knows nothing of texts, or of who makes the noise.
+The sequence of class indices that a Loop reads becomes a state, and the logits are no longer an output. Temperature, k
+and p are invariants, so that one Loop serves all their values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.draft import Draft
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
-from leporello.rewrite.graft import graft, traced
+from leporello.rewrite.graft import append_graph, trace_function
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ def sample(
     surprises: bool = False,
     leaf: str | None = None,
 ) -> Loop:
-    """The loop that writes by itself: its output is the sequence `token`, int64 [rows], drawn from its logits.
+    """The Loop that generates its own inputs: its output is the sequence `token`, int64 [rows], drawn from its logits.
 
     A token is -1 where the logits are not finite; the step after reads token 0 there.
 
@@ -43,40 +43,40 @@ def sample(
     top_k       only the k most probable tokens are drawn from
     top_p       only the most probable ones that together have probability p
     surprises   a second sequence, `surprise`: -ln p(token), at temperature 1 and among all tokens
-    leaf        a state leaf that is handed the one-hot row of the token, as forcing hands it targets
+    leaf        a state leaf that becomes the one-hot row of the token, as it becomes the target under forcing
     """
     read, logits, size = _tokens_and_logits(loop)
     draft = Draft(loop)
     _read_from_state(draft, read)
-    made = draft.output("sequence", logits.name)
+    logits_node = draft.output("sequence", logits.name)
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     numbers = _numbers(draft, wide, logits, size, greedy=greedy, top_k=top_k, top_p=top_p)
     fed = next((port for port in loop.inputs if (port.kind, port.name) == ("state", leaf)), None)
-    _refuse_other_leaf(leaf, fed, size)
+    _refuse_leaf(leaf, fed, size)
 
-    def step(rows: object, values: Tensor, *given: Tensor) -> list[Tensor]:
+    def step(rows: object, values: Tensor, *options: Tensor) -> list[Tensor]:
         values = values.to(wide)
-        token = choose(values, **dict(zip(numbers, given, strict=True)))
-        found = [or_none(token, values)]
+        token = choose(values, **dict(zip(numbers, options, strict=True)))
+        results = [or_none(token, values)]
         if fed is not None:
-            found.append(one_hot(token, size, fed.dtype))
-        return [*found, surprise(values, token)] if surprises else found
+            results.append(one_hot(token, size, fed.dtype))
+        return [*results, surprise(values, token)] if surprises else results
 
-    nodes = [made, *numbers.values()]
-    graph, constants = traced(step, [node.meta["val"] for node in nodes], loop.family)
+    nodes = [logits_node, *numbers.values()]
+    graph, constants = trace_function(step, [node.meta["val"] for node in nodes], loop.family)
     assert not constants, "the choice of a token holds no tensors"
-    token, *others = graft(draft, graph, nodes)
+    token, *others = append_graph(draft, graph, nodes)
     token.meta["label"] = "token"
-    _put_out(draft, token, others[-1] if surprises else None)
+    _set_outputs(draft, token, others[-1] if surprises else None)
     if fed is not None:
         draft.set_output("state", fed.name, others[0])
     return _close(draft, loop, surprises)
 
 
 def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
-    """What the loop reads and what it gives, if it predicts the next one of some classes."""
+    """The ports of a Loop that predicts the next of some classes, and their number; other Loops are refused."""
     read = [port for port in loop.inputs if port.kind == "sequence"]
-    given = [port for port in loop.outputs if port.kind == "sequence"]
+    outputs = [port for port in loop.outputs if port.kind == "sequence"]
     expected = "one input, int64 [rows]: classes; one output [rows, size]: logits"
     if [(port.dtype, port.shape) for port in read] != [(torch.int64, ())]:
         raise ArgumentError(
@@ -86,19 +86,19 @@ def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
             expected=expected,
             tries="a cell that reads int64 [batch], and looks its rows up in an nn.Embedding",
         )
-    if len(given) != 1 or len(given[0].shape) != 1 or not given[0].dtype.is_floating_point:
+    if len(outputs) != 1 or len(outputs[0].shape) != 1 or not outputs[0].dtype.is_floating_point:
         raise ArgumentError(
             "a token can be drawn only from one row of logits.",
             loop=loop.name,
-            came=f"{', '.join(f'{port.name} {port}' for port in given) or 'no output'}",
+            came=f"{', '.join(f'{port.name} {port}' for port in outputs) or 'no output'}",
             expected=expected,
             tries="a cell that ends with nn.Linear(hidden, size)",
         )
-    return read[0], given[0], given[0].shape[0]
+    return read[0], outputs[0], outputs[0].shape[0]
 
 
 def _read_from_state(draft: Draft, read: Port) -> None:
-    """What was a sequence is a state; for no token, which would be looked up in vain, the first one is read."""
+    """Turn the input sequence into a state. Where the state is -1, which no table can look up, token 0 is read."""
     draft.inputs = [
         (replace(port, kind="state", name=TOKEN, role=Role.TOKEN) if port is read else port, node)
         for port, node in draft.inputs
@@ -107,12 +107,12 @@ def _read_from_state(draft: Draft, read: Port) -> None:
     state.meta["label"] = TOKEN
     users = list(state.users)
     with draft.after_inputs():
-        some = draft.call(aten.clamp_min.default, state, 0)
+        valid = draft.call(aten.clamp_min.default, state, 0)
     for user in users:
-        user.replace_input_with(state, some)
+        user.replace_input_with(state, valid)
 
 
-def _refuse_other_leaf(leaf: str | None, fed: Port | None, size: int) -> None:
+def _refuse_leaf(leaf: str | None, fed: Port | None, size: int) -> None:
     if leaf is not None and (fed is None or fed.shape != (size,)):
         raise ArgumentError(
             f"the leaf '{leaf}' cannot hold a token.",
@@ -124,23 +124,23 @@ def _refuse_other_leaf(leaf: str | None, fed: Port | None, size: int) -> None:
 def _numbers(
     draft: Draft, dtype: torch.dtype, logits: Port, size: int, *, greedy: bool, top_k: bool, top_p: bool
 ) -> dict[str, fx.Node]:
-    """What the choice reads beside the logits, by the names of its arguments."""
+    """The inputs that `choose` reads apart from the logits, by the names of its arguments."""
     if greedy:
         return {}
 
     def number(name: str, role: Role) -> fx.Node:
         return draft.add_input(Port("invariant", name, (), dtype, logits.device, rows=False, role=role))
 
-    found = {"noise": draft.add_input(Port("sequence", NOISE, (size,), dtype, logits.device, role=Role.NOISE))}
-    found["temperature"] = number(TEMPERATURE, Role.TEMPERATURE)
+    inputs = {"noise": draft.add_input(Port("sequence", NOISE, (size,), dtype, logits.device, role=Role.NOISE))}
+    inputs["temperature"] = number(TEMPERATURE, Role.TEMPERATURE)
     if top_k:
-        found["k"] = number(TOP_K, Role.TOP_K)
+        inputs["k"] = number(TOP_K, Role.TOP_K)
     if top_p:
-        found["p"] = number(TOP_P, Role.TOP_P)
-    return found
+        inputs["p"] = number(TOP_P, Role.TOP_P)
+    return inputs
 
 
-def _put_out(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
+def _set_outputs(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
     """Tokens take the place of the logits."""
     device = token.meta["val"].device
     outputs = [(Port("sequence", "token", (), torch.int64, device), token)]
@@ -151,14 +151,14 @@ def _put_out(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
 
 
 def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
-    """The state is the pair of the token and the loop's own state."""
+    """The rewritten Loop; in its signature the state is the pair of the token and the Loop's own state."""
     signature = loop.signature
     if signature is not None:
-        own = pytree.tree_unflatten([0] * len(loop.delays), signature.state)
+        state = pytree.tree_unflatten([0] * len(loop.delays), signature.state)
         signature = replace(
             signature,
             inputs=pytree.tree_structure(None),
-            state=pytree.tree_structure((0, own)),
+            state=pytree.tree_structure((0, state)),
             outputs=pytree.tree_structure((0, 0) if surprises else 0),
             present=(True, True) if surprises else (True,),
         )
@@ -167,12 +167,12 @@ def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
 
 # ---- how a token is chosen from logits and noise, as plain functions of rows that are grafted into the Loop
 #
-# Nothing is sorted: the limits of top-k and top-p are found by cutting an interval into parts again and again, a fixed
+# Nothing is sorted: the thresholds of top-k and top-p are found by repeated subdivision of an interval, with a fixed
 # number of pointwise operators and sums.
 
-LARGEST_GAP = 64.0  # a token whose score is further below the best is never drawn: noise differs by less than 41
-CUTS = 8  # into which an interval is cut at a time
-ROUNDS = {torch.float32: 11, torch.float64: 17}  # 64 / 8^11 = 2^-27: finer than float32 between 1 and 2
+MAX_SCORE_GAP = 64.0  # a token whose score is further below the best is never drawn: noise differs by less than 41
+PARTS_PER_ROUND = 8  # into which each round divides the interval
+ROUNDS = {torch.float32: 11, torch.float64: 17}  # by dtype: 64 / 8^11 = 2^-27 is finer than float32 between 1 and 2
 
 
 def choose(
@@ -193,48 +193,49 @@ def choose(
         return logits.argmax(-1)
     scores = (logits - logits.amax(-1, keepdim=True)) / temperature
     if k is not None:
-        scores = _left(scores, torch.ones_like(scores), k)
+        scores = _keep_top(scores, torch.ones_like(scores), k)
     if p is not None:
         weights = scores.exp()
-        scores = _left(scores, weights, p * weights.sum(-1, keepdim=True))
+        scores = _keep_top(scores, weights, p * weights.sum(-1, keepdim=True))
     return (scores - (-noise.log()).log()).argmax(-1)
 
 
-def _left(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
-    """The scores, -inf below the limit."""
+def _keep_top(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
+    """The scores, with -inf for those below the threshold of `limit`."""
     return scores.masked_fill(scores < limit(scores, weights, wanted), -math.inf)
 
 
 def limit(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
-    """The largest number such that the scores above or at it have the weight that is wanted, [rows, 1].
+    """The threshold, [rows, 1]: the largest number such that the scores at or above it have the wanted total weight.
 
-    Scores lie below or at 0. What lies deeper than -64 counts as wanted; scores closer to each other than the last cut
-    count as one.
+    Scores are at most 0. A threshold below -64 is not looked for; scores closer to each other than the last interval
+    count as equal.
     """
-    low = torch.full_like(scores[:, :1], -LARGEST_GAP)
-    width, parts = LARGEST_GAP, torch.arange(CUTS, dtype=scores.dtype, device=scores.device) / CUTS
+    low = torch.full_like(scores[:, :1], -MAX_SCORE_GAP)
+    width = MAX_SCORE_GAP
+    parts = torch.arange(PARTS_PER_ROUND, dtype=scores.dtype, device=scores.device) / PARTS_PER_ROUND
     for _ in range(ROUNDS[scores.dtype]):
-        marks = low + width * parts[1:]  # [rows, 7]; what weighs enough at one weighs enough at those below
+        marks = low + width * parts[1:]  # [rows, 7]; if the weight at one is enough, so it is at all lower ones
         below = scores.unsqueeze(1) < marks.unsqueeze(2)
         heavy = weights.unsqueeze(1).masked_fill(below, 0.0).sum(2) >= wanted
-        low = low + width * (heavy.to(scores.dtype).sum(1, keepdim=True) / CUTS)  # the last mark that does
-        width /= CUTS
+        low = low + width * (heavy.to(scores.dtype).sum(1, keepdim=True) / PARTS_PER_ROUND)  # the last such mark
+        width /= PARTS_PER_ROUND
     return low
 
 
 def surprise(logits: Tensor, token: Tensor) -> Tensor:
-    """-ln p(token) of each row, whatever temperature, k and p made of the logits."""
+    """-ln p(token) of each row, by the unmodified logits: without temperature, k and p."""
     best = logits.amax(-1, keepdim=True)
-    whole = (logits - best).exp().sum(-1).log() + best.squeeze(-1)
-    return whole - logits.gather(-1, token.unsqueeze(-1)).squeeze(-1)
+    normaliser = (logits - best).exp().sum(-1).log() + best.squeeze(-1)
+    return normaliser - logits.gather(-1, token.unsqueeze(-1)).squeeze(-1)
 
 
 def one_hot(token: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Rows that are 1 at the token's place and 0 elsewhere."""
+    """One row per token: 1 at its index, 0 elsewhere."""
     return (token.unsqueeze(-1) == torch.arange(size, device=token.device)).to(dtype)
 
 
 def or_none(token: Tensor, logits: Tensor) -> Tensor:
-    """The token, -1 for a row with a NaN, or with an infinity that leaves no distribution."""
+    """The token, or -1 where the logits define no distribution: they hold a NaN, or their maximum is infinite."""
     best = logits.amax(-1)
     return token.masked_fill((best - best).isnan(), -1)

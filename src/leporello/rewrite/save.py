@@ -1,8 +1,8 @@
-"""The rewrite `save`: which forward values the backward sweep is handed, and which it recomputes.
+"""The rewrite `save`: which forward values are saved for the backward sweep, and which it recomputes.
 
-Works on the pair of a Loop and its gradient: what is kept becomes an extra output of the one and an input of the other.
-Decided by cost: values that are in memory anyway (inputs, outputs, states) are handed over; cheap pointwise functions
-of handed-over values are recomputed; the rest is kept.
+It works on the pair of a Loop and its gradient: what is saved becomes an extra output of the one and an input of the
+other. The choice is made by cost: values that are in memory anyway (inputs, outputs, states) are read from there; cheap
+pointwise functions of available values are recomputed; the rest is saved.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from leporello.rewrite.mask import held_states
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
-PRODUCTS = (aten.mm.default, aten.bmm.default)
+MATRIX_PRODUCTS = (aten.mm.default, aten.bmm.default)
 
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """The pair after planning.
+    """A Loop and its gradient, with what passes between them.
 
-    forward    with the outputs `call.saved.0` … behind the loop's own
-    backward   reading `call.saved.0` …, `output.o` for outputs it is handed, and what it still computes from
+    forward    with the outputs `call.saved.0` … behind the Loop's own
+    backward   reads `call.saved.0` …, `output.o` for an output o that it reads, and the inputs it recomputes from
     befores    states whose sequence before each step is read -> the forward output that is their sequence after it
     """
 
@@ -42,19 +42,22 @@ class Saved:
 
 
 def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), expensive: frozenset[Any] | None = None) -> Saved:
-    """Plan what is kept between the sweeps.
+    """Decide what is saved between the sweeps, and change both Loops accordingly.
 
     keep        states whose gradient before the first step is wanted
-    expensive   pointwise operators that cost more than memory; by default those that are with torch's own operators
+    expensive   pointwise operators that cost more than a pass over memory; by default those of torch that do
     """
-    backward = prune(backward, keep)  # what nobody asks for keeps nothing
-    twins = _twins(forward, backward)
-    choice = _choice(forward, backward, twins, EXPENSIVE if expensive is None else expensive)
-    return _applied(forward, backward, twins, choice, keep)
+    backward = prune(backward, keep)  # gradients that are not wanted must not cause anything to be saved
+    counterparts = _counterparts(forward, backward)
+    decision = _Decision(forward, backward, counterparts, EXPENSIVE if expensive is None else expensive)
+    return _apply(forward, backward, counterparts, decision.saved, keep)
 
 
-def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
-    """For each value of the backward graph that the forward graph has too, the forward one (or what stands for it)."""
+def _counterparts(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
+    """For each value of the backward graph that the forward graph computes too, the forward value.
+
+    Of a masked Loop the held state instead of the computed one, where that will do (see `held_states`).
+    """
     numbers: dict[Any, int] = {}
     symbols: dict[fx.Node, Any] = {next(iter(forward.graph.nodes)): "rows"}
     for port, node in zip(forward.inputs, forward.placeholders, strict=True):
@@ -65,13 +68,15 @@ def _twins(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     symbols = {next(iter(backward.graph.nodes)): "rows"}
     for port, node in zip(backward.inputs, backward.placeholders, strict=True):
         symbols[node] = _forward_key(port) or ("backward", *port.key)
-    found = _numbered(backward, symbols, numbers)
+    backward_numbers = _numbered(backward, symbols, numbers)
     held = held_states(forward)
-    return {node: held.get(first[number], first[number]) for node, number in found.items() if number in first}
+    return {
+        node: held.get(first[number], first[number]) for node, number in backward_numbers.items() if number in first
+    }
 
 
 def _forward_key(port: Port) -> tuple[str, str] | None:
-    """Kind and name of the forward input that an input of the backward Loop is; None for other inputs."""
+    """Kind and name of the forward input that an input of the backward Loop repeats; None for other inputs."""
     if port.kind == "invariant":
         return port.key
     forward = (Role.FORWARD_INPUT, Role.FORWARD_DRAW, Role.STATE_BEFORE)
@@ -79,91 +84,95 @@ def _forward_key(port: Port) -> tuple[str, str] | None:
 
 
 def _numbered(loop: Loop, symbols: dict[fx.Node, Any], numbers: dict[Any, int]) -> dict[fx.Node, int]:
-    """A number per value: the same for the same operator on the same values."""
-    found = {node: numbers.setdefault(symbol, len(numbers)) for node, symbol in symbols.items()}
+    """Value numbers: equal for the same operator on values of equal numbers.
+
+    symbols   what identifies each input
+    numbers   of all expressions seen so far, in both Loops
+    """
+    number_of = {node: numbers.setdefault(symbol, len(numbers)) for node, symbol in symbols.items()}
     for node in loop.nodes:
-        found[node] = numbers.setdefault(key_of(node, found), len(numbers))
-    return found
+        number_of[node] = numbers.setdefault(key_of(node, number_of), len(numbers))
+    return number_of
 
 
-def _choice(forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], expensive: frozenset[Any]) -> set[fx.Node]:
-    """The values of the backward graph that are handed over instead of computed."""
-    chooser = _Chooser(forward, backward, twins, expensive)
-    for node in backward.nodes:
-        if node in chooser.needed:
-            chooser.obtain(node)
-    return chooser.handed
+class _Decision:
+    """Decides value by value, in the order of the backward graph, what is saved and what is recomputed.
 
-
-class _Chooser:
-    """Decides value by value, in the order of the backward graph.
-
-    needed      values of the forward sweep that the backward sweep reads
-    there       what it has: inputs, which are in memory anyway, and what was decided before
-    in_memory   forward values that are materialised anyway: outputs, and states that are read
-    handed      what it is handed
+    counterparts   values of the backward graph that the forward graph computes too -> the forward value
+    needed         those of them that the rest of the backward graph reads
+    available      what the backward sweep can read: inputs, which are in memory anyway, and what was decided before
+    in_memory      forward values that are materialised anyway: outputs, and states that are read
+    saved          the values of the backward graph that it reads instead of computing them
     """
 
-    def __init__(self, forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], expensive: frozenset[Any]) -> None:
-        self.twins, self.kinds, self.expensive = twins, classes(backward), expensive
-        varying = [node for node in twins if self.kinds[node] is ValueClass.VARYING]
+    def __init__(
+        self, forward: Loop, backward: Loop, counterparts: dict[fx.Node, fx.Node], expensive: frozenset[Any]
+    ) -> None:
+        self.counterparts, self.kinds, self.expensive = counterparts, classes(backward), expensive
+        varying = [node for node in counterparts if self.kinds[node] is ValueClass.VARYING]
         results = set(backward.results)
-        self.needed = {node for node in varying if node in results or any(user not in twins for user in node.users)}
+        self.needed = {
+            node for node in varying if node in results or any(user not in counterparts for user in node.users)
+        }
         inputs = {
             node: _forward_key(port)
             for port, node in zip(backward.inputs, backward.placeholders, strict=True)
             if port.kind == "sequence"
         }
-        self.there = {node for node, name in inputs.items() if node in self.needed or (name and name[0] == "sequence")}
-        states = {name[1] for node, name in inputs.items() if node in self.needed and name and name[0] == "state"}
+        self.available = {node for node, key in inputs.items() if node in self.needed or (key and key[0] == "sequence")}
+        states = {key[1] for node, key in inputs.items() if node in self.needed and key and key[0] == "state"}
         ports = zip(forward.outputs, forward.results, strict=True)
         self.in_memory = {node for port, node in ports if port.kind == "sequence"}
         self.in_memory |= {into for name, (into, _) in forward.delays.items() if name in states}
-        self.compared = compared(backward.graph, twins)
-        self.handed: set[fx.Node] = set()
+        self.compared = compared_with_maximum(backward.graph, counterparts)
+        self.saved: set[fx.Node] = set()
+        for node in backward.nodes:
+            if node in self.needed:
+                self._make_available(node)
 
-    def obtain(self, node: fx.Node) -> None:
-        """Hand a value over, or see to what it is computed from."""
-        if node in self.there or node.op == "placeholder" or self.kinds[node] is not ValueClass.VARYING:
-            self.there.add(node)
+    def _make_available(self, node: fx.Node) -> None:
+        """Save a value, or make the values available from which it is recomputed."""
+        if node in self.available or node.op == "placeholder" or self.kinds[node] is not ValueClass.VARYING:
+            self.available.add(node)
             return
         axis = clean_row_axis(node.meta["val"])
-        free = (self.twins[node] in self.in_memory or node in self.compared or self._is_multiplied(node)) and axis == 0
-        if free or not (is_view(node) or axis is None or self._cheap(node)):
-            self.handed.add(node)
+        in_memory = self.counterparts[node] in self.in_memory
+        worth_it = (in_memory or node in self.compared or self._is_multiplied(node)) and axis == 0
+        if worth_it or not (is_view(node) or axis is None or self._is_cheap(node)):
+            self.saved.add(node)
         else:
             for source in node.all_input_nodes:
-                self.obtain(source)
-        self.there.add(node)
+                self._make_available(source)
+        self.available.add(node)
 
     def _is_multiplied(self, node: fx.Node) -> bool:
-        """Whether a weight's gradient reads what torch's own operators would have to recompute at some cost."""
+        """Whether a value is expensive with torch's operators, and a weight's gradient (their work too) reads it."""
         if node.target not in EXPENSIVE:
             return False
-        waiting = list(node.users)
-        while waiting:
-            user = waiting.pop()
-            if user.target in PRODUCTS and user not in self.twins:
+        pending = list(node.users)
+        while pending:
+            user = pending.pop()
+            if user.target in MATRIX_PRODUCTS and user not in self.counterparts:
                 return True
             if is_view(user):
-                waiting += user.users
+                pending += user.users
         return False
 
-    def _cheap(self, node: fx.Node) -> bool:
-        """Whether it is there, or can be recomputed from what is there by operators that cost little."""
-        if node in self.there or self.kinds[node] is not ValueClass.VARYING:
+    def _is_cheap(self, node: fx.Node) -> bool:
+        """Whether a value is available, or can be recomputed from available values by cheap operators."""
+        if node in self.available or self.kinds[node] is not ValueClass.VARYING:
             return True
         if node.op == "placeholder":
             return False
-        if self.twins[node] in self.in_memory:
+        if self.counterparts[node] in self.in_memory:
             return True
-        return (is_view(node) or _pointwise(node, self.expensive)) and all(
-            self._cheap(source) for source in node.all_input_nodes
+        return (is_view(node) or _is_cheap_operator(node, self.expensive)) and all(
+            self._is_cheap(source) for source in node.all_input_nodes
         )
 
 
-# Pointwise operators of torch that take several nanoseconds a value: more than a pass over memory. A target may say
-# otherwise of its own.
+# Pointwise operators of torch that take several nanoseconds a value: more than a pass over memory. A target may have
+# another list.
 EXPENSIVE: frozenset[Any] = frozenset(
     {
         aten.sin.default,
@@ -180,49 +189,50 @@ EXPENSIVE: frozenset[Any] = frozenset(
 )
 
 
-def _pointwise(node: fx.Node, expensive: frozenset[Any]) -> bool:
-    """Cheap beside memory: most pointwise operators, and layer norm with its parts."""
+def _is_cheap_operator(node: fx.Node, expensive: frozenset[Any]) -> bool:
+    """Whether an operator costs less than a pass over memory: most pointwise ones, and layer norm with its parts."""
     if node.target in expensive:
         return False
     if is_getitem(node):
-        return _pointwise(arguments(node)[0], expensive)
+        return _is_cheap_operator(arguments(node)[0], expensive)
     if node.target in (aten.native_layer_norm.default, aten.split.Tensor, aten.slice.Tensor):
         return True
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
 
 
-def _applied(
-    forward: Loop, backward: Loop, twins: dict[fx.Node, fx.Node], choice: set[fx.Node], keep: tuple[str, ...]
+def _apply(
+    forward: Loop, backward: Loop, counterparts: dict[fx.Node, fx.Node], saved: set[fx.Node], keep: tuple[str, ...]
 ) -> Saved:
-    """Both Loops with the chosen values as outputs of the one and inputs of the other."""
+    """Both Loops, with the saved values as outputs of the one and inputs of the other."""
     first, second = Draft(forward), Draft(backward)
-    own = {node: port for port, node in first.outputs if port.kind == "sequence"}
+    outputs = {node: port for port, node in first.outputs if port.kind == "sequence"}
     extra: dict[fx.Node, Port] = {}
 
     def output_of(node: fx.Node) -> Port:
-        """The forward output that is this value, a new one if need be."""
-        if node not in own and node not in extra:
-            extra[node] = _port(f"call.saved.{len(extra)}", node, Role.SAVED)
+        """The forward output that is this value, a new one if there is none yet."""
+        if node not in outputs and node not in extra:
+            extra[node] = _sequence_port(f"call.saved.{len(extra)}", node, Role.SAVED)
             first.outputs.append((extra[node], node))
-        return own[node] if node in own else extra[node]
+        return outputs[node] if node in outputs else extra[node]
 
-    handed: dict[str, fx.Node] = {}
-    for node in [node for node in backward.nodes if node in choice]:
-        source = first.copies[twins[node]]
+    inputs: dict[str, fx.Node] = {}
+    for node in [node for node in backward.nodes if node in saved]:
+        source = first.copies[counterparts[node]]
         port = output_of(source)
-        if source in own:
-            port = replace(_port(f"output.{port.name}", source, Role.FORWARD_OUTPUT), of=port)
-        if port.name not in handed:
-            handed[port.name] = second.add_input(port)
-            handed[port.name].meta["val"] = node.meta["val"]
-        second.replace(second.copies[node], handed[port.name])
-    planned = prune(second.close(), keep)
-    states = [port.of.name for port in planned.inputs if port.role is Role.STATE_BEFORE and port.of is not None]
+        if source in outputs:
+            port = replace(_sequence_port(f"output.{port.name}", source, Role.FORWARD_OUTPUT), of=port)
+        if port.name not in inputs:
+            inputs[port.name] = second.add_input(port)
+            inputs[port.name].meta["val"] = node.meta["val"]
+        second.replace(second.copies[node], inputs[port.name])
+    pruned = prune(second.close(), keep)
+    states = [port.of.name for port in pruned.inputs if port.role is Role.STATE_BEFORE and port.of is not None]
     befores = {state: output_of(first.copies[forward.delays[state][0]]).name for state in states}
-    return Saved(first.close(), planned, befores)
+    return Saved(first.close(), pruned, befores)
 
 
-def _port(name: str, node: fx.Node, role: Role) -> Port:
+def _sequence_port(name: str, node: fx.Node, role: Role) -> Port:
+    """A value of each step as a sequence."""
     value = node.meta["val"]
     axis = clean_row_axis(value)
     shape = tuple(size for index, size in enumerate(value.shape) if index != axis)
@@ -231,13 +241,13 @@ def _port(name: str, node: fx.Node, role: Role) -> Port:
 
 # ---- values that are compared with a maximum of themselves
 #
-# The gradient of amax goes where a value equals the maximum, divided by how many do. A recomputed value differs in its
-# last bit as soon as a product and a sum are rounded once instead of twice; then none equals, and the gradient is NaN.
-# So the backward sweep is handed the very bits that the forward sweep had.
+# The gradient of amax goes to the values that equal the maximum, divided by their number. A recomputed value may differ
+# in its last bit, for instance where a multiply-add is rounded once instead of twice; then none equals the maximum, and
+# the gradient is NaN. So these values are saved, and the backward sweep reads the bits of the forward sweep.
 
 COMPARISONS = frozenset(getattr(aten, name).Tensor for name in ("eq", "ne", "ge", "le", "gt", "lt"))
-# They round nothing: from the same bits come the same bits.
-EXACT = frozenset(
+# These operators do not round: equal inputs give equal bits.
+EXACT_OPERATORS = frozenset(
     {
         aten.abs.default,
         aten.neg.default,
@@ -254,37 +264,38 @@ EXACT = frozenset(
 )
 
 
-def compared(backward: fx.Graph, forward: Collection[fx.Node]) -> frozenset[fx.Node]:
-    """What must be handed over: values that the backward graph compares with a maximum, or with what else is gathered
-    from many values; of those that come exactly from others, the others.
+def compared_with_maximum(backward: fx.Graph, forward: Collection[fx.Node]) -> frozenset[fx.Node]:
+    """Values that must be saved because the backward graph compares them with a maximum, or with another reduction.
 
-    forward   the values of the backward graph that the forward graph has too
+    Where a value is computed without rounding from others, those others are returned instead.
+
+    forward   the values of the backward graph that the forward graph computes too
     """
-    found = set[fx.Node]()
+    compared = set[fx.Node]()
     for node in backward.nodes:
         if node.target in COMPARISONS:
-            ends = _made_of(node.all_input_nodes)
-            if any(map(_gathers, ends)) and all(end in forward for end in ends):
-                found |= ends
-    return frozenset(found)
+            sources = _exact_sources(node.all_input_nodes)
+            if any(map(_may_reduce, sources)) and all(source in forward for source in sources):
+                compared |= sources
+    return frozenset(compared)
 
 
-def _made_of(values: Iterable[fx.Node]) -> set[fx.Node]:
-    """What the values come from exactly, from as far back as can be."""
-    waiting = list(values)
-    seen, ends = set[fx.Node](), set[fx.Node]()
-    while waiting:
-        node = waiting.pop()
+def _exact_sources(values: Iterable[fx.Node]) -> set[fx.Node]:
+    """The values from which these are computed without rounding, as far back as possible; inputs are left out."""
+    pending = list(values)
+    seen, sources = set[fx.Node](), set[fx.Node]()
+    while pending:
+        node = pending.pop()
         if node in seen or node.op == "placeholder":
             continue
         seen.add(node)
-        if is_view(node) or is_getitem(node) or node.target in EXACT:
-            waiting += node.all_input_nodes
+        if is_view(node) or is_getitem(node) or node.target in EXACT_OPERATORS:
+            pending += node.all_input_nodes
         else:
-            ends.add(node)
-    return ends
+            sources.add(node)
+    return sources
 
 
-def _gathers(node: fx.Node) -> bool:
-    """Whether it may be one of many values: anything but pointwise functions and products."""
+def _may_reduce(node: fx.Node) -> bool:
+    """Whether an operator may select one of many values: anything but pointwise functions and matrix products."""
     return torch.Tag.pointwise not in getattr(node.target, "tags", ()) and not is_matrix_product(node)

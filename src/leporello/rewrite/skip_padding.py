@@ -1,7 +1,7 @@
-"""The rewrite `leave_out`: sums over rows in the gradient of a masked Loop leave out the rows past their end.
+"""The rewrite `skip_padding`: sums over rows in the gradient of a masked Loop skip the rows past their end.
 
-A masked Loop gives out zeros past a row's end and holds its states, so what is summed there is zero anyway; and what
-stands in the padding need not be cleaned for a sum that does not read it.
+A masked Loop's outputs are zero past a row's end and its states are held, so the terms of the padding are zero anyway.
+A sum that skips them can read the padding as it came in: it needs no copy in which the padding is cleaned.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from leporello.rewrite.prune import prune
 aten = torch.ops.aten
 
 
-def summed(first: Tensor, second: Tensor | None, past: Tensor) -> Tensor:
-    """first.t() @ second, or the sum of the first where there is no second, over rows that are not past their end."""
+def masked_row_sum(first: Tensor, second: Tensor | None, past: Tensor) -> Tensor:
+    """first.t() @ second, or the sum of `first` where there is no second, over the rows that are not past their end."""
     rows = first[~past]
     return rows.sum(0, keepdim=True) if second is None else rows.t() @ second[~past]
 
 
-def leave_out(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
-    """The gradient of a masked loop with shorter sums; any other loop as it is.
+def skip_padding(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
+    """The gradient of a masked Loop with shorter sums; any other Loop unchanged.
 
     keep   states whose last value is wanted
     """
@@ -38,49 +38,51 @@ def leave_out(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
     if past is None:
         return backward
     for node in list(draft.graph.nodes):
-        pair = summed_pair(node)
-        if pair is not None:
+        operands = row_sum_operands(node)
+        if operands is not None:
             with draft.graph.inserting_before(node):
-                own = draft.graph.call_function(summed, (*(_as_it_came(value, past) for value in pair), past))
-            own.meta.update(node.meta)
-            draft.replace(node, own)
+                shorter = draft.graph.call_function(
+                    masked_row_sum, (*(_before_cleaning(value, past) for value in operands), past)
+                )
+            shorter.meta.update(node.meta)
+            draft.replace(node, shorter)
     return prune(draft.close(), keep)
 
 
-def summed_pair(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
-    """Of a sum over rows: what is multiplied, or what is summed and None."""
+def row_sum_operands(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
+    """Of a sum over rows its operands: (a, b) for a.t() @ b, (a, None) for a.sum(0, keepdim=True); else None."""
     if node.op != "call_function":
         return None
     if node.target is aten.sum.dim_IntList:
-        first, axes, *kept = arguments(node)
-        whole = list(axes) == [0] and kept == [True] and not node.kwargs
-        return (first, None) if whole and is_table(first) else None
+        first, axes, *keepdim = arguments(node)
+        over_rows = list(axes) == [0] and keepdim == [True] and not node.kwargs
+        return (first, None) if over_rows and is_row_matrix(first) else None
     if node.target is aten.mm.default:
-        turned, second = arguments(node)
-        if turned.target is aten.t.default and is_table(arguments(turned)[0]) and is_table(second):
-            return arguments(turned)[0], second
+        transposed, second = arguments(node)
+        if transposed.target is aten.t.default and is_row_matrix(arguments(transposed)[0]) and is_row_matrix(second):
+            return arguments(transposed)[0], second
     return None
 
 
-def is_table(node: Any) -> bool:
-    """Rows by numbers."""
+def is_row_matrix(node: Any) -> bool:
+    """Whether a value has shape [rows, numbers]."""
     value = node.meta["val"]
     return isinstance(value, Tensor) and value.dim() == 2 and has_rows(value) and clean_row_axis(value) == 0
 
 
-def _as_it_came(node: fx.Node | None, past: fx.Node) -> fx.Node | None:
-    """A value before it was cleaned."""
+def _before_cleaning(node: fx.Node | None, past: fx.Node) -> fx.Node | None:
+    """The value from which `mask` has cleaned the padding; the node itself where it was not cleaned."""
     if node is None or node.target not in (aten.where.self, aten.masked_fill.Scalar):
         return node
-    given = arguments(node)
-    where, value = (given[0], given[2]) if node.target is aten.where.self else (given[1], given[0])
+    operands = arguments(node)
+    where, value = (operands[0], operands[2]) if node.target is aten.where.self else (operands[1], operands[0])
     while is_view(where):
         where = where.all_input_nodes[0]
     return value if where is past and _is_like(value, node) else node
 
 
 def _is_like(value: Any, node: fx.Node) -> bool:
-    """Whether a value has the form of another."""
+    """Whether a value has the shape and dtype of another."""
     return isinstance(value, fx.Node) and all(
         getattr(value.meta["val"], of) == getattr(node.meta["val"], of) for of in ("shape", "dtype")
     )

@@ -1,10 +1,10 @@
-"""The rewrite `tabulate`: the product of a looked-up row with an invariant becomes a row of a table, made once a call.
+"""The rewrite `tabulate`: the product of a looked-up row with an invariant becomes a row of a table, computed once a
+call.
 
     linear(embedding(x, E), U, b)  =  embedding(x, linear(E, U, b))
     linear(one_hot(x), U, b)       =  embedding(x, U.T + b)
 
-The first is worth it where the table has fewer rows than rows are looked up; the second always. Knows products and
-lookups; knows nothing of what the numbers stand for.
+The first is worth it where the table has fewer rows than are looked up in a call; the second always.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from leporello.loop.value_classes import ValueClass, classes
 
 aten = torch.ops.aten
 
-LARGEST = 1 << 24  # numbers of a table
+MAX_TABLE_NUMBERS = 1 << 24  # larger tables are not made
 CASTS = {aten._to_copy.default}
 
 
-def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = LARGEST) -> Loop:
-    """The loop with a lookup in the place of each such product.
+def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = MAX_TABLE_NUMBERS) -> Loop:
+    """The Loop with a lookup instead of each such product.
 
-    numbers   what is looked up lies in 0 to numbers - 1: a one-hot row of fewer places is left as it is
-    rows      tables that take a product to make have at most so many rows
+    numbers   indices are in 0 to numbers - 1: a one-hot row with fewer elements is left as it is
+    rows      a table that is itself a product has at most so many rows
     largest   tables of more numbers are not made
     """
     draft = Draft(loop)
@@ -37,38 +37,39 @@ def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = LARGEST) -> 
     fixed = {draft.copies[node] for node, kind in kinds.items() if kind is ValueClass.FIXED}
     for node in [node for node in draft.graph.nodes if node.target in (aten.mm.default, aten.addmm.default)]:
         *bias, left, right = arguments(node)
-        plain = not node.kwargs and right in fixed and all(one in fixed for one in bias)
-        row = _looked_up(left, fixed) if plain else None
+        plain = not node.kwargs and right in fixed and all(term in fixed for term in bias)
+        row = _lookup_of(left, fixed) if plain else None
         if row is None or right.meta["val"].shape[1] * row.count > largest:
             continue
         if row.count < numbers if row.table is None else row.count > rows:
             continue
         with draft.before(node):
-            draft.replace(node, row.of(draft, _table(draft, row, bias, right)))
+            draft.replace(node, row.in_table(draft, _table(draft, row, bias, right)))
     return draft.close()
 
 
-class _Row:
-    """A row that is looked up.
+class _Lookup:
+    """A row that is looked up in a table, or a one-hot row.
 
-    count   rows there are
-    number  which one, [rows]
-    table   where, None for one-hot rows
-    lookup  the operator that does it
+    count    rows of the table
+    index    of the row, [rows]
+    table    None for one-hot rows
+    lookup   the operator that looks it up; None for one-hot rows
     """
 
-    def __init__(self, count: int, number: fx.Node, table: fx.Node | None, lookup: fx.Node | None) -> None:
-        self.count, self.number, self.table, self.lookup = count, number, table, lookup
+    def __init__(self, count: int, index: fx.Node, table: fx.Node | None, lookup: fx.Node | None) -> None:
+        self.count, self.index, self.table, self.lookup = count, index, table, lookup
 
-    def of(self, draft: Draft, table: fx.Node) -> fx.Node:
-        """The same row of another table."""
+    def in_table(self, draft: Draft, table: fx.Node) -> fx.Node:
+        """The row of the same index in another table."""
         if self.lookup is None:
-            return draft.call(aten.embedding.default, table, self.number)
+            return draft.call(aten.embedding.default, table, self.index)
         lookup: Any = self.lookup.target
         return draft.call(lookup, table, *arguments(self.lookup)[1:], **self.lookup.kwargs)
 
 
-def _table(draft: Draft, row: _Row, bias: list[fx.Node], right: fx.Node) -> fx.Node:
+def _table(draft: Draft, row: _Lookup, bias: list[fx.Node], right: fx.Node) -> fx.Node:
+    """The table of the products of all rows with the matrix on the right, plus the bias."""
     if row.table is None:
         return draft.call(aten.add.Tensor, right, *bias) if bias else right
     if bias:
@@ -76,39 +77,39 @@ def _table(draft: Draft, row: _Row, bias: list[fx.Node], right: fx.Node) -> fx.N
     return draft.call(aten.mm.default, row.table, right)
 
 
-def _looked_up(left: fx.Node, fixed: set[fx.Node]) -> _Row | None:
-    """What a factor is looked up in, None if it is not."""
+def _lookup_of(left: fx.Node, fixed: set[fx.Node]) -> _Lookup | None:
+    """How a factor is looked up; None if it is computed otherwise."""
     if left.target in (aten.embedding.default, aten.index.Tensor):
-        table, number = arguments(left)[:2]
+        table, index = arguments(left)[:2]
         if left.target is aten.index.Tensor:
-            number = number[0] if len(number) == 1 else None
-        whole = isinstance(number, fx.Node) and number.meta["val"].dtype == torch.int64
-        if table in fixed and whole and table.meta["val"].dim() == 2 and number.meta["val"].dim() == 1:
-            return _Row(table.meta["val"].shape[0], number, table, left)
+            index = index[0] if len(index) == 1 else None
+        is_integer = isinstance(index, fx.Node) and index.meta["val"].dtype == torch.int64
+        if table in fixed and is_integer and table.meta["val"].dim() == 2 and index.meta["val"].dim() == 1:
+            return _Lookup(table.meta["val"].shape[0], index, table, left)
         return None
     return _one_hot(left)
 
 
-def _one_hot(node: fx.Node) -> _Row | None:
-    """A comparison of a number with 0, 1, 2, ..., cast to what is multiplied."""
+def _one_hot(node: fx.Node) -> _Lookup | None:
+    """A one-hot row: the comparison of an index with 0, 1, 2, ..., cast to the dtype of the product."""
     while node.target in CASTS:
         node = arguments(node)[0]
     if node.target is not aten.eq.Tensor:
         return None
-    for number, counted in (arguments(node), arguments(node)[::-1]):
-        if _counts(counted) and _spread(number):
-            return _Row(counted.meta["val"].shape[0], arguments(number)[0], None, None)
+    for index, positions in (arguments(node), arguments(node)[::-1]):
+        if _is_arange(positions) and _is_index_column(index):
+            return _Lookup(positions.meta["val"].shape[0], arguments(index)[0], None, None)
     return None
 
 
-def _counts(node: Any) -> bool:
-    """0, 1, 2, ... in a row."""
+def _is_arange(node: Any) -> bool:
+    """Whether a value is 0, 1, 2, ..."""
     return isinstance(node, fx.Node) and node.target is aten.arange.default
 
 
-def _spread(node: Any) -> bool:
-    """Numbers [rows] as [rows, 1]."""
+def _is_index_column(node: Any) -> bool:
+    """Whether a value is indices [rows], unsqueezed to [rows, 1]."""
     if not isinstance(node, fx.Node) or node.target is not aten.unsqueeze.default:
         return False
-    number = arguments(node)[0].meta["val"]
-    return number.dim() == 1 and number.dtype == torch.int64 and arguments(node)[1] in (1, -1)
+    index = arguments(node)[0].meta["val"]
+    return index.dim() == 1 and index.dtype == torch.int64 and arguments(node)[1] in (1, -1)

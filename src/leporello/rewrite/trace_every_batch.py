@@ -1,8 +1,8 @@
-"""`every_batch`: the graph of a function of rows, for any number of them, though torch traces it for one number only.
+"""`trace_every_batch`: the graph of a function of rows for any batch size, though torch traces it for one size only.
 
-torch's vmap asks for sizes as numbers. So the function is traced for a number of rows that no feature has as a factor:
-every size it divides has the rows in it, and gets the symbol in its place. The shapes of all values are then computed
-once more with the symbol, which fails where a size is not what it seemed. Knows sizes; knows nothing of derivatives.
+torch's vmap needs sizes as plain integers. So the function is traced for a large prime number of rows, which divides no
+size of a feature: every size that it divides depends on the number of rows, and the symbol for that number replaces it.
+The shapes of all values are then propagated once more with the symbol, which fails where that guess was wrong.
 """
 
 from __future__ import annotations
@@ -23,77 +23,79 @@ from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph_cleanup import tidy
 from leporello.loop.port import Port
 
-ROWS = 1_299_709  # prime
+TRACED_ROWS = 1_299_709  # prime
 aten = torch.ops.aten
 
-# Memory shaped like a value, of which torch's rules read the shape alone: as zeros it does not depend on that value.
-_UNWRITTEN: dict[Any, Any] = {
+# torch's rules allocate memory in the shape of a value; zeros of that shape do not depend on the value's contents.
+_ZEROS_FOR_EMPTY: dict[Any, Any] = {
     aten.new_empty.default: aten.new_zeros.default,
     aten.empty_like.default: aten.zeros_like.default,
 }
 
 
 class NotForEveryBatch(Exception):
-    """An operator has no rule for many rows at once, or its graph depends on their number."""
+    """An operator has no vmap rule, or its graph depends on the number of rows."""
 
 
-def every_batch(
+def trace_every_batch(
     function: Callable[..., Sequence[Tensor]], ports: Sequence[Port], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph of function(rows, values of the ports), and the constants it holds, placeholders behind the others."""
+    """The graph of function(rows, values of the ports), and its constants, which are the last placeholders."""
     try:
-        with _no_row_after_row():
-            graph, constants = _of_many_rows(function, ports)
-        _with_the_symbol(graph)
-        own = [Port("invariant", name, tuple(c.shape), c.dtype, c.device, rows=False) for name, c in constants.items()]
-        _with_shapes(graph, [*ports, *own], family)
+        with _no_vmap_fallback():
+            graph, constants = _trace_one_batch(function, ports)
+        _make_sizes_symbolic(graph)
+        extra = [
+            Port("invariant", name, tuple(c.shape), c.dtype, c.device, rows=False) for name, c in constants.items()
+        ]
+        _propagate_shapes(graph, [*ports, *extra], family)
     except NotForEveryBatch:
         raise
-    except Exception as error:  # whatever torch has to say
+    except Exception as error:  # torch raises many types here
         raise NotForEveryBatch((str(error) or type(error).__name__).splitlines()[0]) from error
     return graph, constants
 
 
-def _of_many_rows(function: Callable[..., Any], ports: Sequence[Port]) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph for the one number of rows."""
-    family = FakeTensorFamily(rows=ROWS)
+def _trace_one_batch(function: Callable[..., Any], ports: Sequence[Port]) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """The graph for `TRACED_ROWS` rows, and its constants."""
+    family = FakeTensorFamily(rows=TRACED_ROWS)
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
     with family.active():
         module = make_fx(dispatch_functionalize(function))(family.rows, values)
     graph, _ = copied(module.graph)
     for node in list(graph.nodes):
-        if node.target is aten.detach.default:  # autograd's own: it means nothing here
+        if node.target is aten.detach.default:  # added by autograd, without effect here
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-        elif node.target in _UNWRITTEN:
-            node.target = _UNWRITTEN[node.target]
+        elif node.target in _ZEROS_FOR_EMPTY:
+            node.target = _ZEROS_FOR_EMPTY[node.target]
     constants = tidy(graph, module, family)
     graph.eliminate_dead_code()
     return graph, constants
 
 
-def _with_the_symbol(graph: fx.Graph) -> None:
-    """Sizes made of the traced number of rows become sizes made of the first placeholder."""
+def _make_sizes_symbolic(graph: fx.Graph) -> None:
+    """Replace multiples of the traced number of rows by multiples of the first placeholder."""
     inputs = placeholders(graph)
-    counts: dict[int, fx.Node] = {1: inputs[0]}
+    multiples: dict[int, fx.Node] = {1: inputs[0]}
 
-    def size(given: Any) -> Any:
-        if not _counts(given):
-            return given
-        times = given // ROWS
-        if times not in counts:
+    def symbolic(argument: Any) -> Any:
+        if not _depends_on_rows(argument):
+            return argument
+        times = argument // TRACED_ROWS
+        if times not in multiples:
             with graph.inserting_after(inputs[-1]):
-                counts[times] = graph.call_function(operator.mul, (inputs[0], times))
-        return counts[times]
+                multiples[times] = graph.call_function(operator.mul, (inputs[0], times))
+        return multiples[times]
 
     for node in list(graph.nodes):
         if node.op == "call_function":
-            node.args = map_aggregate(node.args, size)
-            node.kwargs = map_aggregate(node.kwargs, size)
+            node.args = map_aggregate(node.args, symbolic)
+            node.kwargs = map_aggregate(node.kwargs, symbolic)
 
 
-def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: FakeTensorFamily) -> None:
-    """Every value gets a stand-in of the family, of the shape it had, with the symbol in the place of the number."""
+def _propagate_shapes(graph: fx.Graph, ports: Sequence[Port], family: FakeTensorFamily) -> None:
+    """Give every value a fake tensor of the family; its shape must be the traced one, with the symbol in it."""
     rows, *inputs = placeholders(graph)
     rows.meta["val"] = family.rows
     for node, port in zip(inputs, ports, strict=True):
@@ -102,29 +104,29 @@ def _with_shapes(graph: fx.Graph, ports: Sequence[Port], family: FakeTensorFamil
         for node in graph.nodes:
             if node.op == "call_function":
                 before = node.meta.get("val")
-                given, options = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
-                node.meta["val"] = node.target(*given, **options)
-                if not _alike(before, node.meta["val"], family):
+                arguments, options = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+                node.meta["val"] = node.target(*arguments, **options)
+                if not _is_same_shape(before, node.meta["val"], family):
                     raise NotForEveryBatch(f"{node.target} has another shape for another number of rows")
 
 
-def _alike(before: Any, now: Any, family: FakeTensorFamily) -> bool:
+def _is_same_shape(before: Any, now: Any, family: FakeTensorFamily) -> bool:
     if isinstance(before, (tuple, list)):
-        return all(_alike(*pair, family) for pair in zip(before, now, strict=True))
+        return all(_is_same_shape(*pair, family) for pair in zip(before, now, strict=True))
     if not isinstance(before, Tensor):
         return True
-    wanted = [family.rows * (size // ROWS) if _counts(size) else size for size in before.shape]
-    return list(map(str, wanted)) == list(map(str, now.shape))  # as text: to compare symbols would decide by them
+    expected = [family.rows * (size // TRACED_ROWS) if _depends_on_rows(size) else size for size in before.shape]
+    return list(map(str, expected)) == list(map(str, now.shape))  # as text: comparing symbols would add a guard
 
 
-def _counts(size: Any) -> bool:
-    """Whether a size has the rows in it."""
-    return type(size) is int and size != 0 and size % ROWS == 0
+def _depends_on_rows(size: Any) -> bool:
+    """Whether a size is a multiple of the traced number of rows."""
+    return type(size) is int and size != 0 and size % TRACED_ROWS == 0
 
 
 @contextmanager
-def _no_row_after_row() -> Iterator[None]:
-    """An operator without a rule of its own raises, instead of going through all rows."""
+def _no_vmap_fallback() -> Iterator[None]:
+    """An operator without a vmap rule raises, instead of being run row by row."""
     rules: Any = torch._C._functorch
     before = rules._is_vmap_fallback_enabled()
     rules._set_vmap_fallback_enabled(False)

@@ -1,9 +1,9 @@
-"""C built by the machine's compiler and kept in the cache folder: a library per text, found again by its hash.
+"""C sources compiled by the machine's compiler, and the libraries cached in the cache folder by a hash of their source.
 
-A library whose content is not what was built is built anew, never loaded.
+A cached library whose content does not match its recorded hash is built again, never loaded.
 
-Environment variables: CC is the compiler, with arguments if need be ("ccache gcc"); LEPORELLO_CFLAGS are flags behind
-our own (a later -O1 or -march wins), and part of the hash.
+Environment variables: CC is the compiler, with arguments if needed ("ccache gcc"); LEPORELLO_CFLAGS are flags appended
+to ours (a later -O1 or -march wins), and part of the hash.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ FLAGS = (
     "-shared",
     "-pthread",
 )
-WISHED = (
+OPTIONAL_FLAGS = (
     "-march=native",
-    "-mprefer-vector-width=512",  # where there are such: some compilers take half of one by themselves
+    "-mprefer-vector-width=512",  # where the processor has them: some compilers use half of such a vector by default
     "-fopenmp-simd",
     "-Werror=int-conversion",
     "-Werror=incompatible-pointer-types",
-)  # left out where a compiler does not know them
+)  # left out where the compiler does not know them
 
 
 @functools.cache
 def compiler() -> str | None:
     """The path of the machine's C compiler: $CC, else cc, gcc or clang."""
-    told = shlex.split(os.environ.get("CC", ""))[:1]
-    found = (shutil.which(name) for name in told or ["cc", "gcc", "clang"])
-    return next((path for path in found if path), None)
+    requested = shlex.split(os.environ.get("CC", ""))[:1]
+    paths = (shutil.which(name) for name in requested or ["cc", "gcc", "clang"])
+    return next((path for path in paths if path), None)
 
 
 def _command() -> tuple[str, ...]:
-    """The compiler with the arguments that $CC gives it."""
+    """The compiler, with the arguments in $CC."""
     refuse_no_compiler()
     return (str(compiler()), *shlex.split(os.environ.get("CC", ""))[1:])
 
@@ -70,34 +70,35 @@ def compiler_refusal() -> EngineRefusal | None:
 
 
 def refuse_no_compiler() -> None:
+    """Raise if nothing can be built on this machine."""
     refusal = compiler_refusal()
     if refusal is not None:
         raise refusal
 
 
 def flags() -> tuple[str, ...]:
-    """What the compiler is told: our own, of the wished those that it knows, and the user's."""
+    """The compiler's flags: ours, the optional ones that it knows, and the user's."""
     return _flags(os.environ.get("LEPORELLO_CFLAGS", ""))
 
 
 @functools.cache
-def _flags(told: str) -> tuple[str, ...]:
-    all_known = _macros((*FLAGS, *WISHED)) is not None
-    known = WISHED if all_known else tuple(flag for flag in WISHED if _macros((*FLAGS, flag)) is not None)
-    return (*FLAGS, *known, *shlex.split(told))
+def _flags(user_flags: str) -> tuple[str, ...]:
+    all_known = _macros((*FLAGS, *OPTIONAL_FLAGS)) is not None
+    known = tuple(flag for flag in OPTIONAL_FLAGS if all_known or _macros((*FLAGS, flag)) is not None)
+    return (*FLAGS, *known, *shlex.split(user_flags))
 
 
 @functools.cache
-def _macros(given: tuple[str, ...]) -> str | None:
-    """What the compiler says of the machine it builds for; None if it does not know these flags."""
+def _macros(flags: tuple[str, ...]) -> str | None:
+    """The macros that the compiler predefines with these flags; None if it does not know them."""
     run = subprocess.run(
-        [*_command(), *given, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True, check=False
+        [*_command(), *flags, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True, check=False
     )
     return None if run.returncode else run.stdout
 
 
 def machine() -> str:
-    """What a library depends on beside its text: the compiler, its flags and the processor."""
+    """What a library depends on apart from its source: the compiler, its flags and the processor."""
     return "\n".join([*_command(), _version(), " ".join(flags()), platform.machine(), processor()])
 
 
@@ -108,7 +109,7 @@ def _version() -> str:
 
 @functools.cache
 def processor() -> str:
-    """The processor's abilities, as far as the system tells."""
+    """The processor's model and instruction sets, as far as the system reports them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             return "".join(
@@ -119,20 +120,20 @@ def processor() -> str:
 
 
 def vector_bytes() -> int:
-    """The bytes of the widest vectors that the compiler is told to use."""
+    """The bytes of the widest vectors for which the compiler generates code."""
     return _vector_bytes(flags())
 
 
 @functools.cache
-def _vector_bytes(given: tuple[str, ...]) -> int:
-    told = _macros(given) or ""
-    if "__AVX512F__" in told:
+def _vector_bytes(flags: tuple[str, ...]) -> int:
+    macros = _macros(flags) or ""
+    if "__AVX512F__" in macros:
         return 64
-    return 32 if "__AVX__" in told else 16
+    return 32 if "__AVX__" in macros else 16
 
 
 def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
-    """The library of a C text, built unless it is in the cache; and the path of the text."""
+    """The library of a C source, built unless it is in the cache; and the path of the source."""
     refuse_no_compiler()
     try:
         return _library(text, name)
@@ -148,12 +149,13 @@ def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
 def _library(text: str, name: str) -> tuple[ctypes.CDLL, Path]:
     source = kept_path(name, machine() + text, ".c")
     built, recorded = source.with_suffix(".so"), source.with_suffix(".sha256")
-    if not _is_whole(built, recorded):
+    if not _is_intact(built, recorded):
         _build(text, source, built, recorded)
     return ctypes.CDLL(str(built)), source
 
 
-def _is_whole(built: Path, recorded: Path) -> bool:
+def _is_intact(built: Path, recorded: Path) -> bool:
+    """Whether a library exists and matches its recorded hash."""
     try:
         return hashlib.sha256(built.read_bytes()).hexdigest() == recorded.read_text(encoding="ascii").strip()
     except OSError:
@@ -161,11 +163,12 @@ def _is_whole(built: Path, recorded: Path) -> bool:
 
 
 def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
+    """Write the source, compile it, and record the hash of the library."""
     write_atomically(source, text.encode())
-    with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as room:
-        made = Path(room) / "made.so"
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as build_folder:
+        compiled = Path(build_folder) / "made.so"
         run = subprocess.run(
-            [*_command(), *flags(), "-o", str(made), str(source), "-lm"],
+            [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
             capture_output=True,
             text=True,
             check=False,
@@ -177,6 +180,6 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
                 source=str(source),
                 says="\n".join(run.stderr.strip().splitlines()[:12]) or f"exit status {run.returncode}",
             )
-        content = made.read_bytes()
-        os.replace(made, built)
+        content = compiled.read_bytes()
+        os.replace(compiled, built)
     write_atomically(recorded, hashlib.sha256(content).hexdigest().encode())

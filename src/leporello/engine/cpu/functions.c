@@ -1,4 +1,4 @@
-/* What every kernel begins with: functions that the compiler can vectorise. REAL is defined in front of it. */
+/* The beginning of every kernel: functions that the compiler can vectorise. REAL is defined before this text. */
 
 #include <math.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #define INLINE static inline __attribute__((always_inline))
 typedef void (*products)(const void *, long, long, long, long, const REAL *, long, REAL *, long);
 
-/* within 4 units in the last place; infinities and NaN are kept */
+/* Accurate within 4 units in the last place; infinities and NaN are preserved. */
 
 INLINE float power_of_two_f(int32_t n) { /* 2^n for -126 <= n <= 127 */
     int32_t bits = (int32_t)((uint32_t)(n + 127) << 23);
@@ -22,7 +22,7 @@ INLINE double power_of_two_d(int64_t n) {
     return found;
 }
 
-INLINE float series_f(float r) { /* (exp(r) - 1), |r| <= log(2) / 2; of all polynomials of its degree the closest */
+INLINE float series_f(float r) { /* exp(r) - 1 for |r| <= log(2) / 2: the minimax polynomial of its degree */
     float s = 0.001394647357f;
     s = s * r + 0.008366598032f;
     s = s * r + 0.04166628184f;
@@ -46,8 +46,8 @@ INLINE double series_d(double r) {
     return s * r * r + r;
 }
 
-/* x / log(2) rounded: a number n with nothing behind the point, added to one so large that it stands in its last bits.
-   Returns n; what is left of x goes into `rest`. NaN goes its way through all of this and stays NaN. */
+/* Range reduction for exp: n = x / log(2) rounded to an integer, and rest = x - n log(2). Adding a number so large that
+   its last bit counts ones does the rounding and leaves n in the low bits. Returns n; NaN gives a rest of NaN. */
 #define ONES_F 0x4b400000 /* bits of 1.5 * 2^23 */
 #define ONES_D 0x4338000000000000LL
 INLINE int32_t halvings_f(float x, float *rest) {
@@ -96,7 +96,7 @@ INLINE double tanh_d(double x) {
     return __builtin_copysign(e / (e + 2.0), x);
 }
 
-/* with z = exp(-|x|) times a power of two, so that it is never so small that bits are lost */
+/* by z = exp(-|x|), scaled by a power of two so that it is never subnormal */
 INLINE float sigmoid_f(float x) {
     float y = -__builtin_fabsf(x), r;
     float scale = power_of_two_f(halvings_f(-104.5f > y ? -104.5f : y, &r) + 64);
@@ -110,7 +110,7 @@ INLINE double sigmoid_d(double x) {
     return x >= 0.0 ? s : z * s * 0x1p-512;
 }
 
-/* a choice without a branch, which compilers would have to take apart before they can use vectors */
+/* a select without a branch, so that compilers can vectorise it */
 INLINE float where_f(int32_t chosen, float one, float other) {
     int32_t a, b, mask = -(int32_t)(chosen != 0);
     memcpy(&a, &one, 4);
@@ -182,7 +182,7 @@ BOTH(sign, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;, return x > 0 ? 1 : x
 #define minimum_(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define maximum_(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
-/* the remainder has the sign of the divisor, the quotient is the next integer below */
+/* as in Python: the remainder has the sign of the divisor, the quotient is rounded down */
 #define DIVISIONS(real, s, m)                                                                   \
     INLINE real remainder_##s(real a, real b) {                                                 \
         real r = fmod##m(a, b);                                                                 \
@@ -199,7 +199,7 @@ BOTH(sign, return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;, return x > 0 ? 1 : x
 DIVISIONS(float, f, f)
 DIVISIONS(double, d, )
 
-/* of integers; torch raises on a divisor of nought, here the result is nought */
+/* integers; torch raises for a divisor of zero, here the result is zero */
 INLINE int64_t quotient_i(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? (int64_t)-(uint64_t)a : a / b; }
 INLINE int64_t fmod_i(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
 INLINE int64_t remainder_i(int64_t a, int64_t b) {

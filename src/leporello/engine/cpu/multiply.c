@@ -1,9 +1,9 @@
-/* Rows of a whole window times an invariant matrix, for one type of numbers, behind products.c.
+/* Rows of a whole window times an invariant matrix, for one type of numbers; included after products.c.
 
-   Threads bring the matrix into panels together and divide the rows; each takes a strip of them through all panels, so
-   that the strip stays in the cache and a panel is read from a near one. */
+   All threads together pack the matrix into tiles (panels in the code), then divide the rows. Each multiplies a strip of
+   its rows with all tiles in turn, so that the strip stays in the innermost cache and the tiles in the next one. */
 
-#define STRIP 96 /* rows that go through all panels together: whole tiles of 12 or 6 */
+#define STRIP 96 /* rows of a strip: a multiple of the 12 or 6 rows of a register tile */
 
 typedef struct {
     const REAL *a, *matrix, *bias; /* no bias: null */
@@ -11,7 +11,7 @@ typedef struct {
     long inner, outer, a_stride, along_inner, along_outer, out_stride;
 } NAME(multiplied);
 
-/* the panel behind the last whole one has columns that are none: by way of memory of one's own */
+/* The last packed tile, if it is padded: its product goes to scratch memory, from which the real columns are copied. */
 static void NAME(last_panel)(const NAME(multiplied) *own, const REAL *a, long rows, REAL *out, REAL *aside) {
     const long whole = own->outer / PANEL, left = own->outer % PANEL;
     NAME(job) job = {rows, own->inner, PANEL, own->a_stride, PANEL, a, own->panels + whole * own->inner * PANEL, aside, 0};
@@ -20,7 +20,7 @@ static void NAME(last_panel)(const NAME(multiplied) *own, const REAL *a, long ro
         memcpy(out + row * own->out_stride + whole * PANEL, aside + row * PANEL, left * sizeof(REAL));
 }
 
-/* given: what is multiplied, and bytes of scratch for each thread */
+/* given: the operands (a `multiplied`), and bytes of scratch for each thread */
 void NAME(multiply)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
     (void)steps, (void)batch;
     const NAME(multiplied) *own = given[0];
@@ -47,6 +47,6 @@ void NAME(multiply)(void **given, long begin, long end, long steps, long batch, 
     }
 }
 
-/* bytes of scratch that each thread needs */
+/* bytes of scratch for each thread */
 long NAME(multiply_scratch)(void) { return STRIP * PANEL * sizeof(REAL) + 64; }
 #undef STRIP

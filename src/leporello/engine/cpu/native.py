@@ -1,4 +1,5 @@
-"""The native runtime of the engine: the C that all kernels share, built once, and the threads that run a kernel."""
+"""The native runtime of the engine: the C code that all kernels share, built once, and `run_kernel`, which runs a
+kernel on several threads."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import runtime_text
 
 CPU = torch.device("cpu")
-OPERATIONS_PER_THREAD = 200_000  # less work than this is not worth a second thread
-NO_THREADS = (0, 0, 0)  # of torch
-PROCESS = os.getpid()  # where torch's threads are; in the child of a fork they are not
+MIN_THREADED_OPERATIONS = 200_000  # less work is not worth a second thread
+NO_OPENMP = (0, 0, 0)  # no addresses: threads.c then uses its own pool
+PROCESS = os.getpid()  # the process that has torch's threads; the child of a fork does not
 
 
 @functools.cache
@@ -37,37 +38,38 @@ def runtime() -> Any:
 
 @functools.cache
 def _torch_threads() -> tuple[int, ...]:
-    """The functions that start, number and count torch's own threads (OpenMP's); zeros where they cannot be found."""
+    """Addresses of the OpenMP functions that start, number and count torch's threads; zeros if not found."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as file:
             paths = {line.split()[-1] for line in file if re.search(r"/lib(g|i|)omp[^/]*\.so", line)}
     except OSError:
-        return NO_THREADS
+        return NO_OPENMP
     candidates = [path for path in paths if "torch" in path] or sorted(paths)
-    if len(candidates) != 1:  # it is not clear whose threads they are
-        return NO_THREADS
+    if len(candidates) != 1:  # it is not clear which one torch uses
+        return NO_OPENMP
     openmp = ctypes.CDLL(candidates[0])
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     if not all(hasattr(openmp, name) for name in names):
-        return NO_THREADS
+        return NO_OPENMP
     return tuple(address_of(getattr(openmp, name)) for name in names)
 
 
 def thread_count(operations: int) -> int:
-    """How many threads so much work is divided among."""
-    return torch.get_num_threads() if operations > OPERATIONS_PER_THREAD else 1
+    """The number of threads among which work is divided."""
+    return torch.get_num_threads() if operations > MIN_THREADED_OPERATIONS else 1
 
 
 def run_kernel(
     address: int, arguments: list[int], rows: int, steps: int, scratch: int, threads: int, team_rows: int
 ) -> None:
-    """Call a kernel on so many threads.
+    """Run a kernel on `threads` threads.
 
-    arguments   what the kernel reads behind the words of `call` in threads.c
-    scratch     bytes that each thread needs, or a team of them
-    team_rows   rows that all threads take through the steps together; 0 where each thread has rows of its own
+    address     of the kernel's function
+    arguments   the kernel's arguments, which follow the words of `call` in threads.c
+    scratch     bytes of scratch memory for each thread, or for a team of them
+    team_rows   rows that all threads take through the steps together, as a team; 0 where each thread has its own rows
     """
-    openmp = _torch_threads() if threads > 1 and os.getpid() == PROCESS else NO_THREADS
+    openmp = _torch_threads() if threads > 1 and os.getpid() == PROCESS else NO_OPENMP
     words = array("q", [address, rows, steps, scratch, threads, team_rows, *openmp])  # `call` in threads.c
     words.extend(arguments)
     if runtime().run_parallel(words.buffer_info()[0]):

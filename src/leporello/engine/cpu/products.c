@@ -1,6 +1,9 @@
 /* Products of rows with an invariant matrix, for one type of numbers.
-   REAL, INTEGER (as large), WIDE (numbers in a vector), ROWS (rows in a tile) and NAME (names for this type) are defined
-   in front of it. */
+   REAL, INTEGER (of the same size), WIDE (numbers in a vector), ROWS (rows in a register tile) and NAME (names for this
+   type) are defined before this text.
+
+   A matrix is packed into tiles, called panels in the code: a packed tile is PANEL columns of the matrix, contiguous,
+   with the whole inner axis. A register tile is some rows of the result by the PANEL columns of one packed tile. */
 
 typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(sizeof(REAL))));
 #undef PANEL
@@ -9,7 +12,7 @@ typedef REAL NAME(vec) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(
 #undef EACH
 #define PANEL (2 * WIDE)
 
-/* a matrix as a kernel is given it: as it lies in memory, with its strides, and in panels unless that is not worth it */
+/* A matrix as it is passed to a kernel: in place, with its strides; and as packed tiles, or null. */
 typedef struct {
     const REAL *panels, *raw;
     long along_head, along_inner, along_outer;
@@ -22,11 +25,11 @@ typedef struct {
     const NAME(matrix) *matrix;
 } NAME(job);
 
-/* written out, for vectors by number stay in registers only where the number is known */
+/* Unrolled: an array of vectors stays in registers only if all its indices are constants. */
 #define EACH(COUNT) _Pragma("GCC unroll 16") for (int i = 0; i < COUNT; i++)
 
-/* a tile of rows by two vectors stays in registers while the inner axis runs; the panel is asked for AHEAD of its turn,
-   unless rows are so few that asking would be most of the work */
+/* A tile of M rows by two vectors stays in registers over the whole inner axis. The packed tile is prefetched AHEAD rows
+   in advance, unless M is so small that prefetching would be most of the work. */
 #define AHEAD 16
 #define TILE(M)                                                                                               \
     static void NAME(tile_##M)(long inner, const REAL *restrict a, long stride, const REAL *restrict b,       \
@@ -56,7 +59,7 @@ TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
 #endif
 
-/* some panels of a product: panels outside, so that each is read once for all rows */
+/* The columns of some packed tiles: the outer loop is over packed tiles, so that each is read once for all rows. */
 static __attribute__((noinline)) void NAME(panels)(const void *given, long first, long last) {
     const NAME(job) *job = given;
     const long rows = job->rows, inner = job->inner, stride = job->stride, out_stride = job->out_stride;
@@ -92,7 +95,7 @@ static inline REAL NAME(summed)(NAME(vec) value) {
     return sum;
 }
 
-/* a product with a matrix as it lies in memory, for rows so few that panels would cost more than they save */
+/* A product with a matrix in place, for so few rows that packing would cost more than it saves. */
 static void NAME(unpacked)(const void *given, long first, long last) {
     const NAME(job) *job = given;
     const NAME(matrix) *matrix = job->matrix;
@@ -101,7 +104,7 @@ static void NAME(unpacked)(const void *given, long first, long last) {
     for (long row = 0; row < job->rows; row++) {
         const REAL *a = job->a + row * job->stride;
         REAL *out = job->out + row * job->out_stride;
-        if (matrix->along_outer == 1) { /* a sum of rows of the matrix */
+        if (matrix->along_outer == 1) { /* rows of the matrix are contiguous: a weighted sum of them */
             long n = begin;
             for (; n + 4 * WIDE <= outer; n += 4 * WIDE) {
                 NAME(vec) sum[4] = {{0}};
@@ -118,7 +121,7 @@ static void NAME(unpacked)(const void *given, long first, long last) {
             continue;
         }
         long n = begin;
-        if (matrix->along_inner == 1) /* four sums of products after the other four */
+        if (matrix->along_inner == 1) /* columns of the matrix are contiguous: four dot products at a time */
             for (; n + 4 <= outer; n += 4) {
                 const REAL *column = b + n * matrix->along_outer;
                 NAME(vec) part[4] = {{0}};
@@ -140,7 +143,7 @@ static void NAME(unpacked)(const void *given, long first, long last) {
     }
 }
 
-/* rows of a times one head of a matrix */
+/* rows of `a` times one head of a matrix; the columns are divided among the threads of a team */
 void NAME(product)(const void *given, long head, long rows, long inner, long outer, const REAL *a, long stride,
                    REAL *out, long out_stride) {
     const NAME(matrix) *matrix = given;
@@ -151,7 +154,7 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
 }
 
 #if defined(__GNUC__) && !defined(__clang__)
-/* a square of the matrix turned, in registers: at each turn squares of half the size change places */
+/* Transpose a WIDE by WIDE block in registers: each round swaps off-diagonal blocks of half the size. */
 static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride) {
     typedef INTEGER lanes __attribute__((vector_size(WIDE * sizeof(REAL))));
     NAME(vec) rows[WIDE];
@@ -173,7 +176,7 @@ static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride
 }
 #endif
 
-/* a matrix in panels of columns, each with all of the inner axis; zeros behind the last column */
+/* Pack a matrix into tiles; the last tile is padded with zeros. */
 static __attribute__((noinline)) void NAME(pack_one)(REAL *restrict to, const REAL *restrict from, long inner,
                                                      long outer, long along_inner, long along_outer) {
     for (long column = 0; column < outer; column += PANEL, to += inner * PANEL) {
@@ -191,7 +194,7 @@ static __attribute__((noinline)) void NAME(pack_one)(REAL *restrict to, const RE
                 for (int half = 0; half < 2; half++)
                     NAME(turn)(to + block * PANEL + half * WIDE, begin + block + half * WIDE * along_outer, along_outer);
 #endif
-        for (; block < inner; block += 16) { /* what is read of a column lies in one line of the cache */
+        for (; block < inner; block += 16) { /* what is read of a column is in one cache line */
             const long end = inner - block < 16 ? inner : block + 16;
             for (long j = 0; j < width; j++)
                 for (long k = block; k < end; k++) to[k * PANEL + j] = begin[k * along_inner + j * along_outer];
@@ -199,8 +202,8 @@ static __attribute__((noinline)) void NAME(pack_one)(REAL *restrict to, const RE
     }
 }
 
-/* all matrices of a kernel into their panels
-   sizes: for each its heads, inner and outer size */
+/* Pack all matrices of a kernel into tiles.
+   sizes: heads, inner and outer size of each matrix */
 void NAME(pack)(const NAME(matrix) *matrices, const long *sizes, long count) {
     for (const NAME(matrix) *own = matrices; own < matrices + count; own++, sizes += 3) {
         REAL *to = (REAL *)own->panels;

@@ -1,6 +1,6 @@
-"""Rows of a whole window times a large matrix, by a kernel of our own where torch's library is slower.
+"""Products of the rows of a whole window with a large matrix, by a kernel of our own where torch's library is slower.
 
-`with_row_products` finds such products in an at-once stage; `RowProduct` computes one by multiply.c.
+`with_row_products` replaces such products in an at-once stage; `RowProduct` computes one with multiply.c.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import vector_bytes
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
-from leporello.rewrite.skip_padding import is_table
+from leporello.rewrite.skip_padding import is_row_matrix
 
 aten = torch.ops.aten
 
-LEAST_ROWS = 512  # for fewer, packing the matrix costs more than it saves
-LEAST_NUMBERS = 1 << 15  # of a matrix; for smaller ones, the cost of a call is too much of the whole
+MIN_ROWS = 512  # with fewer, packing the matrix costs more than it saves
+MIN_MATRIX_NUMBERS = 1 << 15  # for a smaller matrix the overhead of a call is too large a part
 
 
 class RowProduct:
-    """value @ matrix, or bias + value @ matrix where a bias comes first; value has rows, the others are invariant.
+    """value @ matrix, or bias + value @ matrix for three operands; value has rows, the others are invariant.
 
-    inner, outer   the axes of the matrix
+    inner, outer   the sizes of the matrix
+    code           by runtime library: see `_code`
     """
 
     __name__ = "multiply"
-    places = True  # results may go to memory that is handed in
+    places = True  # the result may be written into memory that is passed as `out`
 
     def __init__(self, inner: int, outer: int, dtype: torch.dtype) -> None:
         self.inner, self.outer, self.dtype = inner, outer, dtype
@@ -41,7 +42,7 @@ class RowProduct:
     def __call__(self, *operands: Tensor, out: Tensor | None = None) -> Tensor:
         *bias, value, matrix = operands
         rows = value.shape[0]
-        if rows < LEAST_ROWS:
+        if rows < MIN_ROWS:
             return torch.addmm(*operands, out=out) if bias else torch.mm(*operands, out=out)
         value = value if value.stride(1) == 1 else value.contiguous()
         added = bias[0].contiguous() if bias else None
@@ -69,7 +70,7 @@ class RowProduct:
         return out
 
     def _code(self, code: Any) -> tuple[int, int, int]:
-        """The address of what runs, bytes of scratch for each thread, and numbers in all packed tiles."""
+        """The address of the function, bytes of scratch for each thread, and numbers in all packed tiles."""
         if code not in self.code:
             letter = "d" if self.dtype == torch.float64 else "f"
             tile = 2 * vector_bytes() // self.dtype.itemsize
@@ -83,7 +84,7 @@ class RowProduct:
 
 @functools.cache
 def is_faster() -> bool:
-    """Whether it is faster than torch's own product: so on processors of AMD, for which torch's library is not made."""
+    """Whether it is faster than torch's own product: on AMD processors, for which torch's library MKL is not tuned."""
     if not torch.backends.mkl.is_available():
         return False
     try:
@@ -94,7 +95,7 @@ def is_faster() -> bool:
 
 
 def with_row_products(graph: fx.Graph) -> fx.Graph:
-    """The graph, in which products of rows with a large matrix are computed by a kernel where that is faster."""
+    """The graph, changed so that a kernel computes products of rows with a large matrix, where that is faster."""
     for node in list(graph.nodes):
         if node.target in (aten.mm.default, aten.addmm.default) and is_faster() and _fits(node):
             inner, outer = arguments(node)[-1].meta["val"].shape
@@ -103,11 +104,11 @@ def with_row_products(graph: fx.Graph) -> fx.Graph:
 
 
 def _fits(node: fx.Node) -> bool:
-    """Single precision, rows on the left, and all else the same for every row."""
+    """Whether a product is in single precision, has rows on the left only, and its matrix is large enough."""
     *bias, value, matrix = arguments(node)
     others = [operand.meta["val"] for operand in (*bias, matrix)]
-    if node.kwargs or not is_table(value) or any(map(has_rows, others)):
+    if node.kwargs or not is_row_matrix(value) or any(map(has_rows, others)):
         return False
     single = {operand.dtype for operand in (value.meta["val"], *others)} == {torch.float32}
-    vectors = all(tuple(operand.shape) == (others[-1].shape[1],) for operand in others[:-1])
-    return single and others[-1].numel() >= LEAST_NUMBERS and vectors
+    biases_are_vectors = all(tuple(operand.shape) == (others[-1].shape[1],) for operand in others[:-1])
+    return single and others[-1].numel() >= MIN_MATRIX_NUMBERS and biases_are_vectors

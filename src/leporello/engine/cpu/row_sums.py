@@ -1,7 +1,7 @@
-"""Sums over all rows of a window: what gradients of matrices and biases are made of, several of them in one call.
+"""Sums over all rows of a window, of which the gradients of matrices and biases consist; several of them in one call.
 
-They read the same values, and what one has read the next finds in the cache. `sums_in_turn` and `with_row_sums` find
-them in an at-once stage; `RowSums` computes them by totals.c.
+They read the same values, so that all but the first read them from the cache. `sums_in_turn` and `with_row_sums` find
+them in an at-once stage; `RowSums` computes them with totals.c.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch import Tensor, fx
 from leporello.engine.cpu import native
 from leporello.loop.graph import arguments, copied, placeholders, results
 from leporello.loop.stages import Stage
-from leporello.rewrite.skip_padding import summed, summed_pair
+from leporello.rewrite.skip_padding import masked_row_sum, row_sum_operands
 
-REALS = (torch.float32, torch.float64)
-LARGE_ROW_BYTES = 1024  # the sums of a value with rows as large are a stage of their own
-SumShapes = tuple[tuple[int, int, int, int], ...]
+KERNEL_DTYPES = (torch.float32, torch.float64)
+LARGE_ROW_BYTES = 1024  # the sums of a value whose rows are at least as large are a stage of their own
+SumShapes = tuple[tuple[int, int, int, int], ...]  # see RowSums
 
 
 class RowSums:
     """For each pair of values first.t() @ second; first.sum(0, keepdim=True) where there is no second.
 
-    shapes    for each sum: which value, which other or -1, and their columns
-    columns   of each value; 0 for the one that is none
-    past      whether the last value says of each row whether it is left out
-    work      operations for one row, about
-    code      by number of threads: the address of what runs, and the bytes of scratch that each thread needs
+    shapes    for each sum: the index of the first value, that of the second or -1, and their numbers of columns
+    columns   of each value; 0 for a second value that does not exist
+    past      whether there is one value more, the mask of rows that are skipped
+    work      approximate operations for one row
+    code      by runtime library and number of threads: the address of the function, and bytes of scratch per thread
     """
 
     __name__ = "totals"
@@ -54,8 +54,8 @@ class RowSums:
             values = tuple(value if value.stride(-1) == 1 else value.contiguous() for value in values)
             strides = [*(value.stride(-2) for value in values[: len(self.columns) - 1]), 0]
         addresses = [value.data_ptr() for value in values]
-        left_out = addresses.pop() if self.past else 0
-        addresses.append(0)  # the second value where there is none
+        skipped = addresses.pop() if self.past else 0
+        addresses.append(0)  # of the second value, index -1, where there is none
         sums = [self.like.new_empty(*shape) for shape in self.results]
         words: list[int] = []
         for (first, second, m, n), out in zip(self.shapes, sums, strict=True):
@@ -64,7 +64,7 @@ class RowSums:
         threads = native.thread_count(rows * self.work)
         code, scratch = self._code(native.runtime(), threads)
         native.run_kernel(
-            code, [packed.buffer_info()[0], len(sums), scratch, left_out], rows, 1, scratch * threads, threads, rows
+            code, [packed.buffer_info()[0], len(sums), scratch, skipped], rows, 1, scratch * threads, threads, rows
         )
         return sums
 
@@ -79,8 +79,8 @@ class RowSums:
         return self.code[key]
 
 
-class _Sum(NamedTuple):
-    """first.t() @ second, or the sum of the first; `past` says which rows are left out."""
+class _RowSum(NamedTuple):
+    """first.t() @ second, or the sum of `first`, over rows; `past` is the mask of rows that are skipped."""
 
     first: fx.Node
     second: fx.Node | None
@@ -88,15 +88,15 @@ class _Sum(NamedTuple):
 
 
 def with_row_sums(graph: fx.Graph) -> fx.Graph:
-    """A copy of a graph in which sums over rows are one call, where there is a product among them."""
+    """A copy of a graph in which sums over rows are computed by one call, if there is a product among them."""
     graph, _ = copied(graph)
-    groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _Sum]] = {}
+    groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _RowSum]] = {}
     for node in dict.fromkeys(results(graph)):
-        one = _sum(node)
-        if one is not None:
-            groups.setdefault((node.meta["val"].dtype, one.past), {})[node] = one
+        row_sum = _row_sum(node)
+        if row_sum is not None:
+            groups.setdefault((node.meta["val"].dtype, row_sum.past), {})[node] = row_sum
     for sums in groups.values():
-        if any(one.second is not None for one in sums.values()):
+        if any(row_sum.second is not None for row_sum in sums.values()):
             _call_together(graph, sums)
     graph.eliminate_dead_code()
     graph.lint()
@@ -104,23 +104,23 @@ def with_row_sums(graph: fx.Graph) -> fx.Graph:
 
 
 def sums_in_turn(stage: Stage) -> list[Stage]:
-    """An at-once stage as several: the sums of each large value in turn, so that its memory is free for the next."""
+    """An at-once stage as several: one for the sums of each large value, so that its memory is freed early."""
     groups: dict[fx.Node | None, list[int]] = {}
     for index, node in enumerate(results(stage.graph)):
-        one = _sum(node)
-        of_inputs = one is not None and all(value is None or value.op == "placeholder" for value in one)
-        large = one is not None and of_inputs and _row_bytes(one.first) >= LARGE_ROW_BYTES
-        groups.setdefault(one.first if one is not None and large else None, []).append(index)
+        row_sum = _row_sum(node)
+        of_inputs = row_sum is not None and all(value is None or value.op == "placeholder" for value in row_sum)
+        large = row_sum is not None and of_inputs and _row_bytes(row_sum.first) >= LARGE_ROW_BYTES
+        groups.setdefault(row_sum.first if row_sum is not None and large else None, []).append(index)
     if len(groups) < 2 or stage.states:
         return [stage]
     return [_with_results(stage, indices) for indices in groups.values()]
 
 
 def _with_results(stage: Stage, indices: list[int]) -> Stage:
-    """The stage with some of its results only."""
+    """The stage with only those of its results."""
     graph, copies = copied(stage.graph)
-    made = [copies[node] for node in results(stage.graph)]
-    graph.output_node().args = (tuple(made[index] for index in indices),)
+    nodes = [copies[node] for node in results(stage.graph)]
+    graph.output_node().args = (tuple(nodes[index] for index in indices),)
     graph.eliminate_dead_code()
     places = placeholders(graph)[1:]
     kept = [index for index, place in enumerate(places) if place.users]
@@ -131,14 +131,14 @@ def _with_results(stage: Stage, indices: list[int]) -> Stage:
     return replace(stage, graph=graph, reads=reads, writes=tuple(stage.writes[index] for index in indices))
 
 
-def _call_together(graph: fx.Graph, sums: dict[fx.Node, _Sum]) -> None:
-    """One call for sums of the same dtype that leave out the same rows."""
-    values = list(dict.fromkeys(value for one in sums.values() for value in one[:2] if value is not None))
+def _call_together(graph: fx.Graph, sums: dict[fx.Node, _RowSum]) -> None:
+    """Replace sums of the same dtype that skip the same rows by one call."""
+    values = list(dict.fromkeys(value for row_sum in sums.values() for value in row_sum[:2] if value is not None))
     shapes = tuple(
         (values.index(first), -1 if second is None else values.index(second), _columns(first), _columns(second))
         for first, second, _ in sums.values()
     )
-    (past,) = {one.past for one in sums.values()}
+    (past,) = {row_sum.past for row_sum in sums.values()}
     function = RowSums(shapes, values[0].meta["val"].dtype, past is not None)
     with graph.inserting_before(graph.output_node()):
         together = graph.call_function(function, (*values, *(() if past is None else (past,))))
@@ -148,18 +148,18 @@ def _call_together(graph: fx.Graph, sums: dict[fx.Node, _Sum]) -> None:
             node.replace_all_uses_with(part)
 
 
-def _sum(node: fx.Node) -> _Sum | None:
-    """A sum over rows that the stage gives out and does not read itself, of numbers that kernels compute with."""
+def _row_sum(node: fx.Node) -> _RowSum | None:
+    """A sum over rows that is an output of the stage and not read in it, of dtypes that kernels support; else None."""
     if any(user.op != "output" for user in node.users):
         return None
-    if node.target is summed:
+    if node.target is masked_row_sum:
         first, second, past = arguments(node)
     else:
-        first, second = summed_pair(node) or (None, None)
+        first, second = row_sum_operands(node) or (None, None)
         past = None
     values = [value for value in (first, second) if value is not None]
-    able = all(value.meta["val"].dtype in REALS and _columns(value) for value in values)
-    return _Sum(first, second, past) if values and able else None
+    supported = all(value.meta["val"].dtype in KERNEL_DTYPES and _columns(value) for value in values)
+    return _RowSum(first, second, past) if values and supported else None
 
 
 def _row_bytes(node: fx.Node) -> int:

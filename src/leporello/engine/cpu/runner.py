@@ -1,4 +1,4 @@
-"""`CpuRunner`: a kernel as built C that takes tensors. Addresses, strides and packed matrices are found here."""
+"""`CpuRunner`: a kernel compiled from C that takes tensors; it packs matrices and passes addresses and strides."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
-from leporello.engine.target import Run, reusable
+from leporello.engine.target import Run, invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
-LEAST_PACKED_ROWS = 8  # rows of all steps together: for fewer, matrices are read as they are, not packed
-# From so many numbers on, the columns of a matrix are divided among threads, if each has fewer rows than so many.
+MIN_PACKED_ROWS = 8  # of all steps together; for fewer rows, matrices are read in place, not packed
+# (numbers, rows): threads share the columns of a matrix of at least so many numbers, if each would have fewer rows.
 SHARED_COLUMNS = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))
 
 
 @dataclass(frozen=True, eq=False)
 class CpuRunner:
-    """A kernel, built.
+    """A built kernel.
 
-    source        the path of its C text
+    source        the path of its C source
     code          the library, held as long as its functions may be called
-    work          operations of one row in one step, about
-    team_rows     rows that the scratch memory of a team of threads has room for
-    rows_alone    rows that a thread must have to take them alone
-    loaded        which of the fixed values the C reads element by element, contiguous; the others are only multiplied
-    matrices      for each matrix: which fixed value it is, its axes of head, inner and outer numbers, and their strides
-                  where it is contiguous (None where its value has other axes too)
+    address       of the kernel's function
+    scratch       bytes of scratch memory for a thread, or for a team of threads
+    products      the address of the function that multiplies rows with a matrix
+    work          approximate operations of one row in one step
+    team_rows     rows for which the scratch memory of a team has room
+    rows_alone    rows per thread from which on threads work independently, not as a team
+    loaded        slots of the fixed values that the C code reads element by element and needs contiguous; the others
+                  are only multiplied
+    matrices      for each matrix: the slot of its fixed value, its axes of head, inner and outer numbers, and their
+                  strides where it is contiguous (None where its value has other axes too)
     pack          the function that packs matrices
-    packed_size   numbers that all matrices take in packed tiles
-    packed_at     bytes in front of each packed matrix
-    sizes         of the matrices, for `pack`
+    packed_size   numbers in the packed tiles of all matrices
+    packed_at     byte offset of each packed matrix
+    sizes         heads, inner and outer size of each matrix, for `pack`
     """
 
     kernel: Kernel
@@ -74,7 +78,7 @@ class CpuRunner:
                 words += (0, pointers[len(rows) + slot], *strides)
             else:
                 words += (0, pointers[len(rows) + slot], *(0 if axis is None else value.stride(axis) for axis in axes))
-        packed = self._pack(words) if words and row_count >= LEAST_PACKED_ROWS else None
+        packed = self._pack(words) if words and row_count >= MIN_PACKED_ROWS else None
         words.append(self.products)
         run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
 
@@ -103,27 +107,27 @@ class CpuRunner:
         return run
 
     def _pack(self, words: list[int]) -> Tensor:
-        """Pack the kernel's matrices into tiles; the tensor holds the tiles.
+        """Pack the kernel's matrices into tiles, which the returned tensor holds.
 
-        words   of the matrices, MATRIX_WORDS each, in which the addresses of the packed tiles are put
+        words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written here
         """
-        reuse = reusable()
-        key = None if reuse is None else (id(self), tuple(words))
-        if reuse is not None and key in reuse:
-            packed: Tensor = reuse[key]
+        cache = invariant_cache()
+        key = None if cache is None else (id(self), tuple(words))
+        if cache is not None and key in cache:
+            packed: Tensor = cache[key]
             words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
             return packed
         packed = empty_from_pool((self.packed_size,), self.kernel.dtype, native.CPU)
         words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
         arguments = array("q", words)
         self.pack(arguments.buffer_info()[0], self.sizes.buffer_info()[0], len(self.packed_at))
-        if reuse is not None:
-            reuse[key] = packed
+        if cache is not None:
+            cache[key] = packed
         return packed
 
 
 def build(kernel: Kernel) -> CpuRunner:
-    """A kernel, written as C, compiled and loaded."""
+    """Emit a kernel as C, compile it and load it."""
     code, source = library(source_of(kernel, vector_bytes()), kernel.name)
     *begins, packed_size = accumulate((_packed_size(matrix, kernel) for matrix in kernel.matrices), initial=0)
     shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if m.inner * m.outer >= size]
@@ -147,7 +151,8 @@ def build(kernel: Kernel) -> CpuRunner:
 
 
 def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
-    """Of a contiguous matrix along head, inner and outer axis; 0 where it has no axis of heads."""
+    """Strides of a contiguous matrix along head, inner and outer axis, 0 where it has no axis of heads; None where its
+    value has other axes too."""
     pairs = zip(matrix.axes, (matrix.heads, matrix.inner, matrix.outer), strict=True)
     sizes = {axis: size for axis, size in pairs if axis is not None}
     if len(sizes) != len(kernel.buffers["fixed"][matrix.fixed].sizes):
@@ -158,13 +163,13 @@ def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
 
 
 def _packed_size(matrix: Matrix, kernel: Kernel) -> int:
-    """Numbers that a matrix takes in tiles two vectors wide."""
+    """Numbers of a matrix packed into tiles two vectors wide."""
     tile = 2 * vector_bytes() // kernel.dtype.itemsize
     return matrix.heads * matrix.inner * (-(-matrix.outer // tile) * tile)
 
 
 def _work(block: Block) -> int:
-    """Operations of a block for one row, about."""
+    """Approximate operations of a block for one row."""
     if isinstance(block, Product):
         return 2 * block.heads * block.inner * block.outer
     sizes = block.sizes if isinstance(block, Pointwise) else (*block.sizes, *block.over)
@@ -172,4 +177,5 @@ def _work(block: Block) -> int:
 
 
 def _letter(kernel: Kernel) -> str:
+    """The suffix of C functions for the kernel's dtype."""
     return "d" if kernel.dtype == torch.float64 else "f"

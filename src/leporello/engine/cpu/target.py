@@ -17,12 +17,12 @@ from leporello.engine.cpu.runner import build
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import is_drawn_in, is_pointwise
 from leporello.loop.stages import Stage
-from leporello.rewrite.join_saved import join
+from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
-from leporello.rewrite.skip_padding import leave_out
+from leporello.rewrite.skip_padding import skip_padding
 
 aten = torch.ops.aten
-# What libm computes for the kernels; tanh, exp, log and sigmoid are our own, cheaper than a pass over memory.
+# Computed by libm in kernels; tanh, exp, log and sigmoid are our own functions, cheaper than a pass over memory.
 EXPENSIVE_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
 
 
@@ -36,12 +36,12 @@ CPU_TARGET = Target(
     dtypes=frozenset({torch.float32, torch.float64}),
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
     passes=(
-        Pass("pair", "join", "a kernel reads a part of a row as it reads a whole one: one sequence instead of several",
-             lambda c, saved: join(saved, is_pointwise)),
-        Pass("pair", "leave_out", "row_sums skips rows past their end, so nothing need be cleaned for it",
-             lambda c, saved: replace(saved, backward=leave_out(saved.backward, c.leaving))),
+        Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",
+             lambda c, saved: join_saved(saved, is_pointwise)),
+        Pass("pair", "skip_padding", "row_sums skips rows past their end, so it needs no cleaned copy of what it sums",
+             lambda c, saved: replace(saved, backward=skip_padding(saved.backward, c.leaving))),
     ),
-    default_windows=WindowSizes(most_rows=4096),
+    default_windows=WindowSizes(max_rows=4096),
     unavailable=compiler_refusal,
     remedy="Install gcc or clang",
     build=build,

@@ -1,8 +1,8 @@
 /* A team: threads that take the same rows through the steps together.
 
-   Each does what is computed value by value for rows of its own, and columns of every product for all rows; so a large
-   matrix is divided among the caches of the cores, and rows may be fewer than threads. They meet before a product, when
-   all rows of what it reads are there, and behind it. */
+   Each thread computes pointwise values for its share of the rows, and its share of the columns of every product for all
+   rows. So a large matrix is divided among the caches of the cores, and there may be fewer rows than threads. There is a
+   barrier before each product, so that all rows of its input are complete, and one after it. */
 
 #define _GNU_SOURCE
 #include <sched.h>
@@ -12,7 +12,7 @@ struct team {
     atomic_int arrived;
     atomic_long meetings;
 };
-static _Thread_local struct team *mine = 0; /* of this thread, while it works in one */
+static _Thread_local struct team *mine = 0; /* the team of this thread, null outside of one */
 static _Thread_local int share = 0, shares = 1;
 
 static inline void wait_a_little(long *turns) {
@@ -25,7 +25,7 @@ static inline void wait_a_little(long *turns) {
 #endif
 }
 
-/* go on when all have come */
+/* a barrier: returns when all threads of the team have arrived */
 static void meet(void) {
     struct team *team = mine;
     const long seen = atomic_load_explicit(&team->meetings, memory_order_relaxed);
@@ -40,7 +40,7 @@ static void meet(void) {
 
 typedef void (*columns)(const void *job, long first, long last);
 
-/* a piece of work, all of it alone or one's share of it among a team */
+/* Work on `count` columns: all of them, or in a team this thread's share between two barriers. */
 static void divided(columns work, const void *job, long count) {
     if (!mine) {
         work(job, 0, count);

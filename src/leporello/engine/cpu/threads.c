@@ -1,43 +1,43 @@
 /* Threads that take kernels through ranges of rows.
 
-   Torch's own threads, where they can be had: between its operators they go on looking for work for milliseconds, and
-   others would have to share the cores with them. Elsewhere, and in the child of a fork (where torch's threads are not),
-   a pool of our own, made when first used. */
+   They are torch's own OpenMP threads, where available: between operators these spin for milliseconds, and other threads
+   would compete with them for the cores. Elsewhere, and in the child of a fork (where torch's threads do not exist), it
+   is a pool of our own, created on first use. */
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* rows from first to behind last, of which it is one's share to compute what is not divided by columns */
+/* A kernel runs the rows from first to last (exclusive); of a team's work this thread does part `share` of `shares`. */
 typedef void (*kernel)(void **, long first, long last, long steps, long batch, char *scratch, long share, long shares);
 #define MOST 256
 
-/* what a call is told: words, with the kernel's pointers behind them */
+/* The arguments of `run_parallel`: words, followed by the kernel's pointers. */
 struct call {
     kernel run;
     long rows, steps, scratch, threads;
-    long together; /* rows that a team takes through the steps at a time; 0 where each thread has rows of its own */
-    void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts its threads; null for a pool of our own */
-    int (*number)(void);                                          /* of the calling thread among them */
-    int (*count)(void); /* of those that came: now and then fewer than were asked for */
+    long together; /* rows that a team takes through the steps at a time; 0 where each thread has its own rows */
+    void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts torch's threads; null for our own pool */
+    int (*number)(void);                                          /* the index of the calling thread among them */
+    int (*count)(void); /* the threads that were started, sometimes fewer than requested */
     void *given[];
 };
 
 struct work {
     struct call *call;
-    int parts;         /* at most */
-    atomic_int failed; /* no memory */
+    int parts;         /* at most as many threads take part */
+    atomic_int failed; /* out of memory */
     struct team team;
-    char *scratch; /* of the team */
+    char *scratch; /* scratch memory of the team */
 };
 
-static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* one call at a time uses the pool */
+static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* held by the call that uses the pool */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begin = PTHREAD_COND_INITIALIZER, end = PTHREAD_COND_INITIALIZER;
 static int workers = 0;
 static long round_number = 0;
 static int waiting_for = 0;
-static struct work *task; /* of the pool */
+static struct work *task; /* what the pool is working on */
 
 static _Thread_local char *memory = 0;
 static _Thread_local long memory_size = 0;
@@ -51,7 +51,7 @@ static char *scratch_of(long size) {
     return memory;
 }
 
-/* all rows, a block of them after the other, together with the others of a team */
+/* All rows, one block after another, together with the other threads of a team. */
 static void in_team(struct work *own, int index, int parts) {
     const struct call *call = own->call;
     const long blocks = (call->rows + call->together - 1) / call->together;
@@ -86,7 +86,7 @@ static void part_of_torch(void *argument) {
 
 struct beginning {
     int index;
-    long seen; /* rounds before this worker was made */
+    long seen; /* rounds before this worker was created */
 };
 
 static void *work(void *argument) {
@@ -107,7 +107,7 @@ static void *work(void *argument) {
     return 0;
 }
 
-static void renewed_after_fork(void) { /* threads do not live on in a child */
+static void renewed_after_fork(void) { /* the child of a fork has no worker threads */
     pthread_mutex_init(&caller, 0);
     pthread_mutex_init(&lock, 0);
     pthread_cond_init(&begin, 0);
@@ -119,7 +119,7 @@ static void renewed_after_fork(void) { /* threads do not live on in a child */
 
 __attribute__((constructor)) static void loaded(void) { pthread_atfork(0, 0, renewed_after_fork); }
 
-/* as many workers as are missing; how many there are */
+/* Start workers until there are as many as wanted; returns how many of those there are. */
 static int hired(int wanted) {
     while (workers < wanted) {
         pthread_t thread;

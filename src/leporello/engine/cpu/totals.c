@@ -1,15 +1,15 @@
 /* Sums over all rows: of products of two values (gradients of matrices), and of a value alone (gradients of biases).
-   For one type of numbers, behind products.c.
+   For one type of numbers; included after products.c.
 
-   Threads divide the columns of the first value among them, and rows too where there are few columns. Each goes through
-   its rows a strip at a time, which stays in the cache for all sums that read it. Rows may be left out: then those that
-   count are copied, a strip of them at a time. */
+   Threads divide the columns of the first value, and the rows too where there are few columns. Each processes its rows a
+   strip at a time; the strip stays in the cache for all sums that read it. Rows may be skipped: then the others are
+   copied, a strip of them at a time. */
 
-#define STRIP 128  /* rows that are multiplied together */
-#define COLUMNS 64 /* that a thread has at least, before rows are divided */
-#define THIN 3     /* columns of the second value up to which nothing is packed */
+#define STRIP 128  /* rows of a strip */
+#define COLUMNS 64 /* the fewest columns of a thread; with fewer, rows are divided instead */
+#define THIN 3     /* up to so many columns of the second value, nothing is packed */
 #if ROWS == 12
-#define SMALLEST 4 /* rows of tiles: so many, twice and three times as many */
+#define SMALLEST 4 /* rows of the smallest register tile; the others have twice and three times as many */
 #else
 #define SMALLEST 2
 #endif
@@ -21,13 +21,13 @@ typedef struct {
     long m, n, a_stride, b_stride;
 } NAME(total);
 
-/* one's part of a sum, and how it is gathered: `high` rows of `wide` numbers, of which those of a row go into vectors */
+/* One thread's part of a sum, and its accumulator: `high` rows of `wide` numbers; vectors run along a row. */
 typedef struct {
-    long columns, rows; /* into how many parts these are divided */
-    long from, to;      /* columns of the first value */
+    long columns, rows; /* the number of parts into which these are divided */
+    long from, to;      /* columns of the first value in this part */
     long high, wide, padded;
-    int thin, turned; /* nothing packed; the first value's columns are the numbers of a row */
-    int straight;     /* gathered where the result is */
+    int thin, turned; /* nothing is packed; a row of the accumulator runs along the first value's columns */
+    int straight;     /* the result itself is the accumulator */
 } NAME(share_of_total);
 
 static inline long NAME(whole)(long count, long unit) { return (count + unit - 1) / unit * unit; }
@@ -42,25 +42,25 @@ static NAME(share_of_total) NAME(share_of)(const NAME(total) *own, long share, l
     found.thin = n <= THIN;
     const long across = NAME(whole)(m, WIDE) * NAME(whole)(n, SMALLEST);
     const long down = NAME(whole)(n, WIDE) * NAME(whole)(m, SMALLEST);
-    found.turned = found.thin || across < down; /* the way that multiplies fewer numbers that are none */
-    found.high = found.turned ? n : m; /* the same for all, so that each knows where the others' lie */
+    found.turned = found.thin || across < down; /* the orientation with less padding */
+    found.high = found.turned ? n : m; /* equal for all threads, so that each can find the others' accumulators */
     found.wide = found.turned ? m : n;
     found.padded = NAME(whole)(found.wide, WIDE);
     found.straight = !found.turned && found.rows == 1 && n == found.padded && (found.to - found.from) % SMALLEST == 0;
     return found;
 }
 
-/* memory for what is gathered, the same for all shares though some may not need it */
+/* numbers in the accumulator; equal for all shares, though some may need fewer */
 static inline long NAME(numbers)(const NAME(share_of_total) *part) {
     return NAME(whole)(part->high, ROWS) * part->padded;
 }
 
-/* numbers of a strip that goes into vectors, and of a tile */
+/* numbers in a packed strip of the value along which vectors run, and in a register tile's strip of the other */
 static inline long NAME(packed)(const NAME(share_of_total) *part) {
     return STRIP * (NAME(whole)(part->padded, PANEL) + ROWS);
 }
 
-/* a tile of rows by one or two vectors; `first`: nothing has been gathered yet */
+/* A register tile of M rows by one or two vectors; `first`: the accumulator is not initialised yet. */
 #define SUMMING(M, TWO)                                                                                          \
     static void NAME(summing_##M##_##TWO)(int first, long depth, const REAL *restrict a, long stride,            \
                                           const REAL *restrict b, REAL *restrict out, long out_stride) {         \
@@ -92,7 +92,7 @@ static inline long NAME(packed)(const NAME(share_of_total) *part) {
 #define BOTH_WIDTHS(M) SUMMING(M, 0) SUMMING(M, 1)
 TILES(BOTH_WIDTHS)
 
-/* some columns of a strip behind each other, zeros where there are none */
+/* Pack `count` columns of a strip contiguously, padded with zeros to `unit` columns. */
 static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, long stride, long depth, long count, long unit) {
     if (count == PANEL && unit == PANEL)
         for (long k = 0; k < depth; k++) memcpy(to + k * PANEL, from + k * stride, PANEL * sizeof(REAL));
@@ -101,7 +101,7 @@ static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, lon
             for (long j = 0; j < unit; j++) to[k * unit + j] = j < count ? from[k * stride + j] : 0;
 }
 
-/* vectors of the first value as they lie, each in several sums that need not wait for each other */
+/* Sums of V vectors of the first value, read in place, with U independent accumulators each. */
 #define THINNING(V, U)                                                                                             \
     static void NAME(thinning_##V)(int first, long depth, const REAL *restrict a, long stride, const REAL *b,      \
                                    long b_stride, REAL *restrict out) {                                            \
@@ -122,7 +122,7 @@ static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, lon
     }
 THINNING(4, 1) THINNING(1, 4)
 
-/* few columns of the second value, or none */
+/* A strip of a sum with few columns of the second value, or without a second value. */
 static void NAME(thin_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
                              REAL *out) {
     const long count = part->to - part->from, stride = own->a_stride;
@@ -141,7 +141,7 @@ static void NAME(thin_strip)(const NAME(total) *own, const NAME(share_of_total) 
     }
 }
 
-/* a strip of rows of one sum; `packed` has room for what goes into vectors, and a tile more */
+/* A strip of one sum; `packed` has room for the strip of one value, and for a register tile of the other. */
 static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *part, int first, long row, long depth,
                             REAL *out, REAL *packed) {
     const REAL *a = own->a + row * own->a_stride + part->from, *b = own->b + row * own->b_stride;
@@ -177,7 +177,7 @@ static void NAME(one_strip)(const NAME(total) *own, const NAME(share_of_total) *
     }
 }
 
-/* the numbers of the next rows before `to` that count, no more than a strip of them; where they end */
+/* List the next rows before `to` that are not skipped, at most a strip of them; returns where the search ended. */
 static __attribute__((noinline)) long NAME(next_rows)(long *list, long *depth, const unsigned char *left_out, long from,
                                                       long to) {
     for (*depth = 0; from < to && *depth < STRIP; from++) {
@@ -187,7 +187,7 @@ static __attribute__((noinline)) long NAME(next_rows)(long *list, long *depth, c
     return from;
 }
 
-/* where a part of the rows begins, if all parts have as many rows that count */
+/* Where a part of the rows begins, if all parts have equally many rows that are not skipped. */
 static __attribute__((noinline)) long NAME(border)(const unsigned char *left_out, long begin, long end, long part,
                                                    long parts) {
     if (!left_out || part == parts) return begin + (end - begin) * part / parts;
@@ -197,7 +197,7 @@ static __attribute__((noinline)) long NAME(border)(const unsigned char *left_out
     return begin;
 }
 
-/* a sum of listed rows only, copied one behind the other; of the first value one's own columns, at their place */
+/* The sum over listed rows only, which are copied contiguously; of the first value only this part's columns. */
 static __attribute__((noinline)) NAME(total) NAME(copied)(const NAME(total) *own, const NAME(share_of_total) *part,
                                                           const long *list, long depth, REAL *to) {
     NAME(total) found = *own;
@@ -212,7 +212,7 @@ static __attribute__((noinline)) NAME(total) NAME(copied)(const NAME(total) *own
     return found;
 }
 
-/* what was gathered into the result, from all who had the same columns and other rows */
+/* Add up the accumulators of the threads that had the same columns and other rows, and store the result. */
 static void NAME(put)(const NAME(total) *own, const NAME(share_of_total) *part, REAL **parts, long begin, long end) {
     const long n = own->b ? own->n : 1;
     for (long m = begin; m < end; m++)
@@ -228,8 +228,8 @@ static inline REAL *NAME(memory_of)(char *scratch, long each, long share) {
     return (REAL *)(((uintptr_t)scratch + share * each + 63) & ~(uintptr_t)63);
 }
 
-/* all sums of a call; given: the sums, their number, bytes of scratch for each thread, and of each row whether it is left
-   out, null if none is */
+/* All sums of a call. given: the sums, their number, bytes of scratch for each thread, and the mask of skipped rows (null
+   if none is skipped). */
 void NAME(totals)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
     (void)steps, (void)batch;
     const NAME(total) *all = given[0];
@@ -244,12 +244,12 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
         parts[i] = NAME(share_of)(all + i, share, shares);
         offsets[i + 1] = offsets[i] + NAME(numbers)(parts + i);
     }
-    for (long i = 0, together; i < count; i += together) { /* sums that divide their rows alike */
+    for (long i = 0, together; i < count; i += together) { /* sums that divide their rows in the same way */
         const long others = parts[i].rows, place = share / parts[i].columns;
         for (together = 1; i + together < count && parts[i + together].rows == others;) together++;
         const long from = NAME(border)(left_out, begin, end, place, others);
         const long to = NAME(border)(left_out, begin, end, place + 1, others);
-        for (long row = from, next, first = 1; row < to || first; row = next, first = 0) { /* no rows: noughts */
+        for (long row = from, next, first = 1; row < to || first; row = next, first = 0) { /* no rows: zeros */
             long depth = to - row < STRIP ? to - row : STRIP, at = row;
             next = row + depth;
             if (left_out) next = NAME(next_rows)(list, &depth, left_out, row, to), at = depth ? list[0] : from;
@@ -276,14 +276,14 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
     }
 }
 
-/* bytes of scratch that each thread needs for these sums, if no more than so many come */
+/* Bytes of scratch for each thread for these sums, with at most `threads` threads. */
 long NAME(totals_scratch)(const NAME(total) *all, long count, long threads) {
     long most = 0;
     for (long shares = 1; shares <= threads; shares++) {
         long numbers = 0, packed = 0;
         for (long i = 0; i < count; i++) {
             const NAME(share_of_total) part = NAME(share_of)(all + i, 0, shares);
-            const long strip = NAME(packed)(&part) + STRIP * (part.high + part.wide); /* and a strip of both values */
+            const long strip = NAME(packed)(&part) + STRIP * (part.high + part.wide); /* and copied rows */
             numbers += NAME(numbers)(&part);
             packed = strip > packed ? strip : packed;
         }

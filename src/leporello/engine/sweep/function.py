@@ -1,7 +1,7 @@
-"""A sweep as one Python function, written out for a program: straight lines, and a loop over windows of steps.
+"""A sweep as one generated Python function: straight-line code with a loop over windows of steps.
 
-What a call costs beside its stages is what this function does, so it looks nothing up that is known beforehand. Values
-of a window are flat: one axis holds steps times batch. `explain` says where the text can be read.
+This function is the overhead of a call beyond its stages, so all that is known beforehand is resolved in its text.
+Values of a window are flat: one axis holds steps times batch. `explain` prints the path of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Windows = Callable[[int, int], list[tuple[int, int]]]
 
 
 def sweep_function(program: Program, befores: Mapping[str, fx.Node], windows: Windows) -> Callable[..., Any]:
-    """A function (length, batch, *inputs) -> outputs, and the sequences before each step of the states asked for.
+    """A function (length, batch, *inputs) -> outputs, and the sequences of the wanted states before each step.
 
     befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
     windows   from length and batch to the windows of steps, in the order of the sweep
@@ -38,8 +38,8 @@ def sweep_function(program: Program, befores: Mapping[str, fx.Node], windows: Wi
 def step_function(program: Program) -> Callable[..., list[Tensor]] | None:
     """A function (batch, *inputs) -> outputs of one step, sequences without their axis of steps.
 
-    An agent or an instrument runs one step at a time, and what a call costs beside its kernel is then most of it. For
-    programs that are kernels and nothing else; None for others.
+    Where a network is called one step at a time, the overhead of a call exceeds the time of its kernel, and this
+    function has less of it. For programs that consist of kernels only; None for others.
     """
     written = {node for timed in program.timed if timed.kernel for node, axis in timed.kernel.writes if axis == 0}
     sequences = {node for port, node in program.outputs if port.kind == "sequence"}
@@ -52,7 +52,7 @@ def step_function(program: Program) -> Callable[..., list[Tensor]] | None:
 
 
 class _SweepWriter:
-    """The whole of a sweep or of a step, from its arguments to its results; `StageWriter` writes what is in between."""
+    """Writes the function of a sweep or of a step, from arguments to results; `StageWriter` writes the stages."""
 
     def __init__(self, values: Values, befores: Mapping[str, fx.Node]) -> None:
         self.values, self.text, self.program = values, values.text, values.program
@@ -60,6 +60,7 @@ class _SweepWriter:
         self.stages = StageWriter(values)
 
     def sweep(self) -> None:
+        """The function of a sweep."""
         text = self.text
         text.line(f"def sweep({', '.join(['length', 'batch', *map(self.values.value, self.program.inputs)])}):", 0)
         self._begin()
@@ -77,6 +78,7 @@ class _SweepWriter:
         text.line(f"return [{', '.join(outputs)}], [{', '.join(befores)}]")
 
     def step(self) -> None:
+        """The function of a single step."""
         text = self.text
         text.line(f"def step({', '.join(['batch', *map(self.values.value, self.program.inputs)])}):", 0)
         text.line("length = steps = 1; rows = batch")
@@ -88,7 +90,7 @@ class _SweepWriter:
         text.line(f"return [{', '.join(self._result(port, node) for port, node in self.program.outputs)}]")
 
     def _begin(self) -> None:
-        """States before the first step, what is computed once, and totals that are still empty."""
+        """Initial states, what is computed once, and empty totals."""
         program, text = self.program, self.text
         for name, (_, out) in program.delays.items():
             value, state = self.values.value(out), python_name(name)
@@ -111,24 +113,24 @@ class _SweepWriter:
             text.line(f"t_{node.name} = None")
 
     def _prepare(self) -> None:
-        """What stages need before the first window, and memory for what is given out."""
+        """What stages need before the first window, and memory for the outputs."""
         for timed in self.program.timed:
             self.stages.prepare(timed)
         self.values.allocate_sequences()
 
     def _between_windows(self) -> None:
-        """Sums over time, and states that are what entered their delay at the end of the window."""
+        """After the stages of a window: sums over time, and states on no cycle: the last value of their sequence."""
         depth = self.values.depth
         for node in self.program.summed:
             axis, name = row_axis(node), f"t_{node.name}"
             whole = f"{self.values.in_window(node)}.unflatten({axis}, (steps, batch)).sum({axis})"
             self.text.line(f"{name} = {whole} if {name} is None else {name}.add_({whole})", depth)
         for state, into in self.program.shifts:
-            place = "[:batch]" if self.program.reverse else "[rows - batch :]"
+            last_step = "[:batch]" if self.program.reverse else "[rows - batch :]"
             is_sequence = into in self.program.sequences or (
                 into in self.placement.written and self.values.varies(into)
             )
-            value = f"{self.values.in_window(into)}{place}" if is_sequence else self.values.value(into)
+            value = f"{self.values.in_window(into)}{last_step}" if is_sequence else self.values.value(into)
             self.text.line(f"s_{python_name(state)} = {value}", depth)
 
     # ---- results
@@ -142,17 +144,18 @@ class _SweepWriter:
             self.text.line(f"{targets}= {self.text.name('finish', function)}({reads})")
 
     def _timeless(self, node: fx.Node) -> str:
+        """A total, or a value that is computed once."""
         is_total = node in self.placement.totals or node in self.program.summed
         return f"t_{node.name}" if is_total else self.values.value(node)
 
     def _result(self, port: Port, node: fx.Node) -> str:
-        """An output of the program, when all windows are done."""
+        """An output of the program, after the last window."""
         if port.kind == "state":
             return f"s_{python_name(port.name)}"
         return f"t_{node.name}" if port.kind == "total" else self._sequence(node)
 
     def _sequence(self, node: fx.Node) -> str:
-        """A result in the form of a sequence: (length, batch, ...)."""
+        """An output as a sequence: (length, batch, ...)."""
         if node in self.program.sequences:
             return self.values.value(node)
         if node not in self.placement.written:

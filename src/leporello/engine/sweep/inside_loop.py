@@ -1,4 +1,4 @@
-"""An inside run step by step with torch's operators; and values that do not change with time, repeated for a window."""
+"""`run_inside`: an inside, step by step by torch's operators; `repeated`: a value for all steps of a window."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def run_inside(
     fixed: Sequence[Tensor],
     places: Sequence[Tensor],
 ) -> tuple[Sequence[Tensor], list[Tensor]]:
-    """The states after the window, and the values that have no memory allocated beforehand; all flat.
+    """Run an inside over a window: the states after it, and its `loose` results, flat.
 
-    reads    sequences of the window, with their row axis
+    reads    sequences of the window, flat, with their row axis
     fixed    what is the same at every step
-    places   memory for the results that are written straight into it
+    places   memory into which the `placed` results are written
     """
     count, function = len(timed.states), timed.function
     inputs = [_by_steps(value, axis, steps, batch) for value, axis in reads]
@@ -51,16 +51,17 @@ def run_inside(
 
 
 def _axis(timed: TimedStage, node: Any) -> int:
+    """The row axis of a result."""
     return next(rows for written, rows in timed.writes if written is node and rows is not None)
 
 
 def _by_steps(value: Tensor, axis: int, steps: int, batch: int) -> Sequence[Tensor]:
     """A flat value as one contiguous tensor per step."""
-    whole = value.unflatten(axis, (steps, batch))
-    return (whole.movedim(axis, 0).contiguous() if axis else whole).unbind(0)
+    by_steps = value.unflatten(axis, (steps, batch))
+    return (by_steps.movedim(axis, 0).contiguous() if axis else by_steps).unbind(0)
 
 
 def repeated(value: Tensor, axis: int, steps: int) -> Tensor:
     """A value that is the same at every step, once for each step of a window, flat."""
-    whole = value.unsqueeze(axis)
-    return whole.expand(*value.shape[:axis], steps, *value.shape[axis:]).flatten(axis, axis + 1).contiguous()
+    one_step = value.unsqueeze(axis)
+    return one_step.expand(*value.shape[:axis], steps, *value.shape[axis:]).flatten(axis, axis + 1).contiguous()

@@ -1,6 +1,6 @@
-"""Buffer placement: which values of a sweep are written straight into a whole sequence, which live in one window only.
+"""Buffer placement: which values of a sweep are written directly into a whole sequence, and which live in one window.
 
-All of it is known before a line of the sweep is written.
+It is decided before the text of the sweep is written.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from leporello.loop.port import Role
 class Placement:
     """Where the values of a sweep are in memory.
 
-    in_place      sequences that the Loop gives out and a stage writes straight into their final memory
+    in_place      output sequences that a stage writes directly into their final memory
     loose         other values that a stage writes: they live in one window
     totals        what each window adds to, in the order of the stages
-    owners        sequences of a state after each step whose memory begins with the state before the first step -> that
-                  state (of several the first): the states before each step are then a view of the same memory
-    leaving       sequences that leave the engine: tensors of their own, not from the buffer pool
-    may_be_none   states that nobody but their kernel reads: None stands for zeros there
+    owners        sequences of a state after each step whose memory begins with the initial state -> that state (of
+                  several the first): the states before each step are then a view of the same memory
+    leaving       sequences that are returned to the caller: not allocated from the buffer pool
+    may_be_none   states that only their kernel reads: None stands for zeros
     """
 
     in_place: frozenset[fx.Node]
@@ -38,12 +38,12 @@ class Placement:
 
     @cached_property
     def written(self) -> frozenset[fx.Node]:
-        """All that stages write, but for totals."""
+        """All that stages write, except totals."""
         return self.in_place | self.loose
 
 
 def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
-    """Decide for each value.
+    """The placement of all values of a program.
 
     befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
     """
@@ -74,34 +74,34 @@ def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
 
 
 def possible_aliases(program: Program) -> tuple[int, ...]:
-    """The outputs that may share memory with an input or with another output."""
-    own: set[Any] = set()
+    """Indices of the outputs that may share memory with an input or with another output."""
+    unshared: set[Any] = set()  # values and states that are written to memory of their own
     for timed in program.timed:
-        own.update(_can_be_placed(timed))
+        unshared.update(_can_be_placed(timed))
         if timed.kernel is not None:
-            own.update(timed.kernel.states)
+            unshared.update(timed.kernel.states)
     indices = []
     for index, (port, node) in enumerate(program.outputs):
         key = port.name if port.kind == "state" else node
-        if port.kind == "total" or key not in own:
+        if port.kind == "total" or key not in unshared:
             indices.append(index)
-        own.discard(key)  # a second output of the same value shares the first one's memory
+        unshared.discard(key)  # a second output of the same value shares the first one's memory
     return tuple(indices)
 
 
 def _can_be_placed(timed: TimedStage) -> list[fx.Node]:
-    """What a stage can write into memory that is handed in."""
+    """What a stage can write into memory that is passed to it."""
     if timed.kernel is not None:
         return [node for node, axis in timed.kernel.writes if axis == 0]
     return list(timed.placed)
 
 
 def _is_read_elsewhere(program: Program, state: str, inside: TimedStage) -> bool:
-    """Whether others than its inside read what a state begins with."""
+    """Whether anything but its inside reads a state's initial value."""
     out = program.delays[state][1]
     read = {node for _, node in program.outputs} | {node for _, node in program.shifts}
-    for alone in (program.once, program.finish):
-        read |= set(alone[0].reads) if alone else set()
+    for untimed in (program.once, program.finish):
+        read |= set(untimed[0].reads) if untimed else set()
     for timed in program.timed:
         read |= set() if timed is inside else {*timed.fixed, *(node for node, _ in timed.varying)}
     return out in read

@@ -1,7 +1,6 @@
-"""`Program`: a split Loop made ready for a target: a Python function or a built kernel per stage, and who reads what.
+"""`Program`: a split Loop prepared for a target: a Python function or a built kernel per stage, and what each reads.
 
-Everything that does not depend on a call is found here, once. `engine/sweep/function.py` writes a Python function from
-it.
+It holds everything that does not depend on a call. `engine/sweep/function.py` generates a Python function from it.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ class TimedStage:
     varying    the sequences it reads, with their row axis
     fixed      what it reads that is the same at every step
     writes     of an at-once stage, with their row axis, None for a part of a total
-    placed     writes that go straight to their final memory
+    placed     writes that can go into memory that is passed to the stage
     loose      its other writes, with their index among the results
-    done       sequences of the window that nobody reads after it
+    done       sequences of the window that no later stage reads
     kernel     what runs an inside instead of `function`, where the target builds kernels
-    direct     a function of the target's that is the whole of an at-once stage and reads sequences as they are in
-               memory; and those sequences, in its order
+    direct     where an at-once stage is one call of a target's function that reads sequences in place: that function,
+               and the sequences in the order of its arguments
     """
 
     inside: bool
@@ -75,14 +74,17 @@ class TimedStage:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A split made ready.
+    """A split Loop prepared for a target.
 
     sequences   inputs that have an axis of steps
     outputs     ports with their values
+    delays      of each state what enters its delay, and what leaves it
     shifts      states on no cycle, with what enters their delay
-    kept        sequences the Loop gives out
-    summed      values the Loop gives out summed over time, one per row
-    once        what runs before the first window, finish what runs after the last
+    kept        output sequences
+    summed      values that are outputs as their sum over time, one per row
+    once        the stage that runs before the first window
+    timed       the stages that run in every window, in order
+    finish      the stage that runs after the last window
     put_step    copies a value to one step of a contiguous sequence of the same dtype
     """
 
@@ -102,18 +104,18 @@ class Program:
 
     @property
     def device(self) -> torch.device:
-        """Where the inputs are, and all else."""
+        """The device of the inputs, and of all else."""
         inputs = self.split.loop.inputs
         return inputs[0].device if inputs else torch.get_default_device()
 
     @property
     def only_kernels(self) -> bool:
-        """Whether kernels run all of it: nothing then needs windows."""
+        """Whether kernels run all stages: the sequence then need not be cut into windows."""
         return all(timed.kernel is not None for timed in self.timed)
 
 
 def program_of(split: Split, target: Target) -> Program:
-    """Make a split ready; an operator that the target's kernels do not cover is refused by name."""
+    """Prepare a split for a target; raises EngineRefusal for an operator that the target's kernels do not cover."""
     loop = split.loop
     ports = list(zip(loop.outputs, loop.results, strict=True))
     cyclic = {name for stage in split.insides for name in stage.states}
@@ -121,7 +123,7 @@ def program_of(split: Split, target: Target) -> Program:
     shifts = tuple((name, into) for name, (into, _) in loop.delays.items() if name not in cyclic)
     stages = [stage for stage in split.stages if stage.kind in ("at once", "inside")]
     done = _last_reads(stages, {*summed, *(into for _, into in shifts)})
-    timed = [one for stage, own in zip(stages, done, strict=True) for one in _timed(split, stage, own, target)]
+    timed = [part for stage, last in zip(stages, done, strict=True) for part in _timed(split, stage, last, target)]
     program = Program(
         split=split,
         reverse=loop.reverse,
@@ -134,36 +136,36 @@ def program_of(split: Split, target: Target) -> Program:
         shifts=shifts,
         kept=frozenset(node for port, node in ports if port.kind == "sequence"),
         summed=summed,
-        once=_alone(split, "once"),
+        once=_untimed(split, "once"),
         timed=tuple(timed),
-        finish=_alone(split, "finish"),
+        finish=_untimed(split, "finish"),
         put_step=target.put_step,
     )
     return _without_unread(program) if target.kernels else program
 
 
 def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target) -> list[TimedStage]:
-    """A stage as the target runs it: an inside as a kernel, an at-once stage perhaps as several stages."""
+    """A stage as the target runs it: an inside as a kernel, an at-once stage as one or several stages."""
     if stage.kind == "inside":
-        ready = _ready(split, stage, done)
+        ready = _with_function(split, stage, done)
         return [ready if target.build is None else replace(ready, kernel=_inside_kernel(split, stage, target))]
     parts: list[TimedStage] = []
     read_later: set[fx.Node] = set()
     for part in reversed(target.at_once(stage)):
-        own = {*part.reads, *part.writes} - read_later
-        read_later |= own
-        ready = _ready(split, part, tuple(node for node in done if node in own))
+        last_used = {*part.reads, *part.writes} - read_later
+        read_later |= last_used
+        ready = _with_function(split, part, tuple(node for node in done if node in last_used))
         parts.append(replace(ready, direct=_direct(part, split)))
     return parts[::-1]
 
 
-def _ready(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
-    """A stage with the function that torch's operators run it by."""
+def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
+    """A stage with a function that runs it with torch's operators."""
     inside, count, kinds = stage.kind == "inside", len(stage.states), split.classes
-    own = {split.loop.delays[name][1] for name in stage.states}
-    varying = [node for node in stage.reads if kinds[node] is ValueClass.VARYING and node not in own]
+    states = {split.loop.delays[name][1] for name in stage.states}
+    varying = [node for node in stage.reads if kinds[node] is ValueClass.VARYING and node not in states]
     timeless = [node for node in stage.reads if kinds[node] is ValueClass.TIMELESS and not inside]
-    fixed = [node for node in stage.reads if node not in own and node not in varying and node not in timeless]
+    fixed = [node for node in stage.reads if node not in states and node not in varying and node not in timeless]
     first = count if inside else 0
     placed = _placed(stage, split, first)
     return TimedStage(
@@ -180,14 +182,14 @@ def _ready(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
 
 
 def _placed(stage: Stage, split: Split, first: int) -> list[int]:
-    """The writes of a stage that its operators can put into memory that is handed in.
+    """Indices of the writes that a stage's operators can put into memory that is passed to them.
 
-    first   the results in front of them: an inside's states
+    first   the number of results in front of the writes: an inside's states
     """
-    made = results(stage.graph)
-    able = {made[index] for index in placeable(stage.graph)}
-    writes = enumerate(zip(stage.writes, made[first:], strict=True))
-    return [index for index, (node, own) in writes if own in able and split.classes[node] is ValueClass.VARYING]
+    nodes = results(stage.graph)
+    able = {nodes[index] for index in placeable(stage.graph)}
+    writes = enumerate(zip(stage.writes, nodes[first:], strict=True))
+    return [index for index, (node, result) in writes if result in able and split.classes[node] is ValueClass.VARYING]
 
 
 def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split) -> Callable[..., Any]:
@@ -198,17 +200,17 @@ def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split
 
 
 def _direct(stage: Stage, split: Split) -> tuple[Callable[..., Any], tuple[fx.Node, ...]] | None:
-    """Of a stage that is one call of a function which `reads_sequences`: the function and what it reads."""
+    """Of a stage that is one call of a function with `reads_sequences`: the function and what it reads; else None."""
     calls = [node for node in stage.graph.nodes if getattr(node.target, "reads_sequences", False)]
     parts = [node for call in calls for node in call.users]
-    made = results(stage.graph)
-    if len(calls) != 1 or [arguments(node)[1] for node in made if node in parts] != list(range(len(parts))):
+    outputs = results(stage.graph)
+    if len(calls) != 1 or [arguments(node)[1] for node in outputs if node in parts] != list(range(len(parts))):
         return None
     reads = calls[0].all_input_nodes
-    if len(made) != len(parts) or not all(node.op == "placeholder" for node in reads):
+    if len(outputs) != len(parts) or not all(node.op == "placeholder" for node in reads):
         return None
-    own = dict(zip(placeholders(stage.graph)[1:], stage.reads, strict=True))
-    values = tuple(own[node] for node in reads)
+    read_by = dict(zip(placeholders(stage.graph)[1:], stage.reads, strict=True))
+    values = tuple(read_by[node] for node in reads)
     rows_first = all(split.classes[node] is ValueClass.VARYING and row_axis(node) == 0 for node in values)
     function: Any = calls[0].target
     return (function, values) if rows_first else None
@@ -218,8 +220,9 @@ def _direct(stage: Stage, split: Split) -> tuple[Callable[..., Any], tuple[fx.No
 
 
 def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
-    own = {split.loop.delays[name][1] for name in stage.states}
-    others = [node for node in stage.reads if node not in own and isinstance(node.meta.get("val"), Tensor)]
+    """Lower an inside to a kernel and build it."""
+    states = {split.loop.delays[name][1] for name in stage.states}
+    others = [node for node in stage.reads if node not in states and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
     kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family))
     fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
@@ -258,18 +261,21 @@ def _transposed(matrix: Matrix) -> Matrix:
 # ---- live ranges
 
 
-def _last_reads(stages: list[Stage], asked: set[fx.Node]) -> list[tuple[fx.Node, ...]]:
-    """For each stage the values that are read or written there, and by nobody after it."""
+def _last_reads(stages: list[Stage], read_later: set[fx.Node]) -> list[tuple[fx.Node, ...]]:
+    """For each stage the values that it is the last to read or write.
+
+    read_later   values that are read after all stages; it is extended
+    """
     done: list[tuple[fx.Node, ...]] = []
     for stage in reversed(stages):
-        mine = tuple(node for node in (*stage.reads, *stage.writes) if node not in asked)
-        done.append(mine)
-        asked.update(mine)
+        last_used = tuple(node for node in (*stage.reads, *stage.writes) if node not in read_later)
+        done.append(last_used)
+        read_later.update(last_used)
     return done[::-1]
 
 
 def _without_unread(program: Program) -> Program:
-    """The program whose first stage computes no more than the rest reads."""
+    """The program without results of the stage `once` that nothing reads."""
     if program.once is None:
         return program
     stage, _ = program.once
@@ -287,18 +293,20 @@ def _without_unread(program: Program) -> Program:
     if not kept:
         return replace(program, once=None)
     graph, copies = copied(stage.graph)
-    made = [copies[node] for node in results(stage.graph)]
-    graph.output_node().args = (tuple(made[index] for index in kept),)
+    nodes = [copies[node] for node in results(stage.graph)]
+    graph.output_node().args = (tuple(nodes[index] for index in kept),)
     graph.eliminate_dead_code()
     fewer = replace(stage, graph=graph, writes=tuple(stage.writes[index] for index in kept))
     return replace(program, once=(fewer, function_of(graph)))
 
 
-def _alone(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:
+def _untimed(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None:
+    """The stage of a kind that runs once a call, with its function; None where there is none."""
     return next(((stage, function_of(stage.graph)) for stage in split.stages if stage.kind == kind), None)
 
 
 def row_axis(node: fx.Node) -> int:
+    """The axis of a value that is the rows of the batch."""
     axis = clean_row_axis(node.meta["val"])
     assert axis is not None, f"{node} has no row axis of its own"
     return axis

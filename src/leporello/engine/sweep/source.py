@@ -1,7 +1,8 @@
-"""Python text while it is written, and the names and memory of the values it speaks of.
+"""Generated Python text, and the names and memory of the values in it.
 
-`SourceText` collects lines and the objects they refer to, and compiles them. `Values` knows how the text names a value
-of the graph and allocates memory for it. Both are parts of the writers in `stages.py` and `function.py`.
+`SourceText` collects lines and the objects they refer to, and compiles them. `Values` has the names of the graph's
+values in the text, and the expressions that allocate memory for them. The writers in `stages.py` and `function.py` use
+both.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ class SourceText:
     def line(self, text: str, depth: int = 1) -> None:
         self.lines.append("    " * depth + text)
 
-    def name(self, wish: str, value: Any) -> str:
-        """A name by which the text refers to an object: the one wished for, numbered where another object has it."""
-        name, count = wish, 0
+    def name(self, preferred: str, value: Any) -> str:
+        """A name by which the text refers to an object: the preferred one, numbered where another object has it."""
+        name, count = preferred, 0
         while name in self.names and self.names[name] is not value:
-            name, count = f"{wish}_{count}", count + 1
+            name, count = f"{preferred}_{count}", count + 1
         self.names[name] = value
         return name
 
     def function(self, name: str, title: str) -> Callable[..., Any]:
-        """Compile the text and give back the function of that name; tracebacks show its lines."""
+        """Compile the text and return the function of that name; tracebacks show its lines."""
         text = "\n".join(self.lines) + "\n"
         file = f"<{title}, {id(self):x}>"
         exec(compile(text, file, "exec"), self.names)
@@ -60,10 +61,10 @@ class SourceText:
 class Values:
     """How the text names and allocates the values of a program.
 
-    A value `name` of the graph is v_name; s_name is a state, i_name its first value, n_name its next value; w_name is
-    a sequence of full length that is given out, b_name the same with the state before the first step in front; t_name
-    is a total. Sequences have an axis of steps and one of rows where their memory is allocated before they are
-    computed, else both in one (flat).
+    A value `name` of the graph is v_name; s_name is a state, i_name its initial value, n_name its next value; w_name is
+    an output sequence of full length, b_name the same with the initial state in front; t_name is a total. Sequences
+    have an axis of steps and one of rows where their memory is allocated before they are computed, else one axis for
+    both (flat).
 
     one_step   whether the text runs a single step: there are no windows, and sequences have no axis of steps
     """
@@ -82,7 +83,7 @@ class Values:
         return f"v_{node.name}"
 
     def flat(self, node: fx.Node) -> str:
-        """What a stage computes in a window; a value that is the same at every step has another name of its own."""
+        """What a stage computes in a window; a value that is the same at every step gets a separate name."""
         return self.value(node) if self.varies(node) else f"f_{node.name}"
 
     def varies(self, node: fx.Node) -> bool:
@@ -91,17 +92,17 @@ class Values:
     # ---- memory
 
     def empty(self, node: fx.Node, rows: str, axis: int = 0, *, leaves: bool | None = None) -> str:
-        """Memory for so many rows of a value.
+        """An expression that allocates memory for `rows` rows of a value.
 
         axis     of the rows
-        leaves   whether the value leaves the engine: then the memory is not from the buffer pool
+        leaves   whether the value is returned to the caller: then the memory is not from the buffer pool
         """
         sizes = [str(size) for size in node.meta["val"].shape]
         sizes[axis] = rows
         return self.empty_of(node, sizes, leaves=leaves)
 
     def empty_of(self, node: fx.Node, sizes: list[str], *, leaves: bool | None = None) -> str:
-        """Memory of these sizes, for a value's dtype."""
+        """An expression that allocates memory of these sizes, in a value's dtype."""
         leaves = node in self.placement.leaving if leaves is None else leaves
         dtype: torch.dtype = node.meta["val"].dtype
         name = str(dtype).replace("torch.", "")
@@ -112,7 +113,7 @@ class Values:
         return f"{self.text.name(f'{name}_like', self.likes[dtype])}.new_empty({', '.join(sizes)})"
 
     def allocate_sequences(self) -> None:
-        """Memory for the sequences that are given out, where it is known beforehand that it is needed."""
+        """Allocate the output sequences that stages write in place."""
         for node in sorted(self.program.kept, key=lambda node: node.name):
             name = node.name
             if node in self.placement.owners and node in self.placement.written:
@@ -133,7 +134,7 @@ class Values:
         return self.empty_of(node, [length, "batch", *(str(size) for size in node.meta["val"].shape[1:])])
 
     def _step_memory(self, node: fx.Node) -> str:
-        """Memory for one step of a sequence: like a next state's where one has the form, which costs less to say."""
+        """Memory for one step of a sequence: `empty_like` of a next state of that shape, if any, which is faster."""
         value = node.meta["val"]
         for name, (_, out) in self.program.delays.items():
             state = out.meta["val"]
@@ -144,15 +145,15 @@ class Values:
     # ---- windows
 
     def window(self, name: str) -> str:
-        """The steps of the present window of a whole sequence."""
+        """The steps of the current window of a whole sequence."""
         return name if self.one_step else f"({name} if one else {name}[start:end])"
 
     def in_window(self, node: fx.Node) -> str:
         """The values of a window, flat."""
         if node in self.program.sequences:
             axis = row_axis(node)
-            turned = f".movedim(0, {axis})" if axis else ""
-            return f"{self.window(self.value(node))}{turned}.flatten({axis}, {axis + 1}).contiguous()"
+            moved = f".movedim(0, {axis})" if axis else ""
+            return f"{self.window(self.value(node))}{moved}.flatten({axis}, {axis + 1}).contiguous()"
         if node in self.placement.in_place and self.varies(node):
             return self.placed(node)
         if node in self.placement.loose and self.varies(node):
@@ -160,11 +161,11 @@ class Values:
         return f"repeated({self.value(node)}, {row_axis(node)}, steps)"
 
     def placed(self, node: fx.Node) -> str:
-        """The part of a window in memory allocated before, flat."""
+        """The current window of memory that was allocated before, flat."""
         return f"{self.window(f'w_{node.name}')}.flatten(0, 1)"
 
     def keep(self, node: fx.Node, axis: int) -> None:
-        """A loose value is copied to its place in the whole sequence, if the Loop gives it out."""
+        """Copy a loose value to its place in the whole sequence, if it is an output."""
         if node not in self.program.kept:
             return
         name, value = f"w_{node.name}", self.flat(node)
@@ -178,10 +179,10 @@ class Values:
 
 
 def python_name(name: str) -> str:
-    """A state's name as part of a Python name."""
+    """A state's name as part of a Python identifier."""
     return "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in name)
 
 
 def _put_window(whole: Tensor, value: Tensor, axis: int, first: int, rows: int) -> None:
-    """Copy a window's values to their place."""
+    """Copy a window's values to their place in a whole sequence, flat."""
     whole.narrow(axis, first, rows).copy_(value)

@@ -14,9 +14,9 @@ from leporello.loop.port import Role
 class StageWriter:
     """Writes stages into a text.
 
-    contiguous   sequences that are made contiguous before the first window: kernels read them in place
-    kernels      the name of each built kernel in the text
-    borrowed     names of temporary values that a stage reads, released behind it
+    contiguous    sequences that are made contiguous before the first window: kernels read them in place
+    kernels       the name of each built kernel in the text
+    temporaries   names of temporary values that a stage reads, released after it
     """
 
     def __init__(self, values: Values) -> None:
@@ -24,10 +24,10 @@ class StageWriter:
         self.placement, self.depth = values.placement, values.depth
         self.contiguous: set[fx.Node] = set()
         self.kernels: dict[InsideKernel, str] = {}
-        self.borrowed: list[str] = []
+        self.temporaries: list[str] = []
 
     def prepare(self, timed: TimedStage) -> None:
-        """Before the first window: what a kernel reads that no window changes."""
+        """Before the first window: bind a kernel to what no window changes, and allocate its next states."""
         if timed.direct is not None:
             # an incoming gradient may be one number expanded over all steps: made contiguous window by window only
             self._make_contiguous((node, 0) for node in timed.direct[1] if not self._is_incoming_gradient(node))
@@ -49,7 +49,7 @@ class StageWriter:
                 self.text.line(f"{new} = torch.empty_like({now})")
 
     def stage(self, timed: TimedStage) -> None:
-        """A stage in a window; what nobody reads after it is released."""
+        """A stage in a window; values that no later stage reads are released."""
         if timed.kernel is not None:
             self.by_kernel(timed.kernel)
         elif timed.inside:
@@ -59,15 +59,15 @@ class StageWriter:
         else:
             self._at_once(timed)
         free = [self.values.flat(node) for node in dict.fromkeys(timed.done) if node in self.placement.loose]
-        free += dict.fromkeys(self.borrowed)
-        self.borrowed.clear()
+        free += dict.fromkeys(self.temporaries)
+        self.temporaries.clear()
         if free:
             self.text.line(f"{' = '.join(free)} = None", self.depth)
 
     # ---- kernels
 
     def by_kernel(self, inside: InsideKernel) -> None:
-        """An inside, all steps of its window in one call."""
+        """An inside as a kernel: all steps of the window in one call."""
         name = self.kernels[inside]
         states = "".join(f"s_{python_name(state)}, " for state in inside.states)
         following = "".join(f"n_{python_name(state)}, " for state in inside.states)
@@ -86,7 +86,7 @@ class StageWriter:
                 self.values.keep(node, axis)
 
     def _make_contiguous(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
-        """Sequences that are read in place have their rows one behind the other."""
+        """Make the sequences contiguous that are read in place."""
         for node, axis in reads:
             if axis == 0 and node in self.program.sequences and node not in self.contiguous:
                 self.contiguous.add(node)
@@ -94,22 +94,22 @@ class StageWriter:
 
     def _is_incoming_gradient(self, node: fx.Node) -> bool:
         ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)
-        return any(own is node and port.role is Role.GRADIENT for own, port in ports)
+        return any(read is node and port.role is Role.GRADIENT for read, port in ports)
 
     def _contiguous_window(self, node: fx.Node, axis: int) -> str:
-        """What a kernel reads in a window: rows first, contiguous."""
+        """A sequence as a kernel reads it in a window: rows first, contiguous."""
         if axis == 0 and node in self.contiguous:
             return self.values.window(self.values.value(node))
         if node in self.placement.in_place:
             return self.values.window(f"w_{node.name}")
-        whole = self.values.in_window(node).removesuffix(".contiguous()")
+        value = self.values.in_window(node).removesuffix(".contiguous()")
         name = f"r_{node.name}"
-        self.borrowed.append(name)
-        self.text.line(f"{name} = {whole}{_rows_first(axis)}.contiguous()", self.depth)
+        self.temporaries.append(name)
+        self.text.line(f"{name} = {value}{_rows_first(axis)}.contiguous()", self.depth)
         return name
 
     def _memory_in_window(self, node: fx.Node, axis: int) -> str:
-        """What a kernel writes in a window: rows first, contiguous."""
+        """Memory that a kernel writes in a window: rows first, contiguous."""
         if node in self.placement.in_place:
             return self.values.window(f"w_{node.name}")
         sizes = [str(size) for size in node.meta["val"].shape]
@@ -120,7 +120,7 @@ class StageWriter:
     # ---- torch's operators, and functions of the target
 
     def _by_steps(self, timed: TimedStage) -> None:
-        """An inside, step by step."""
+        """An inside, step by step with torch's operators."""
         states = "".join(f"s_{python_name(name)}, " for name in timed.states)
         columns = "".join(f"({self.values.in_window(node)}, {axis}), " for node, axis in timed.varying)
         fixed = "".join(f"{self.values.value(node)}, " for node in timed.fixed)
@@ -133,7 +133,7 @@ class StageWriter:
             self.values.keep(node, row_axis(node))
 
     def _at_once(self, timed: TimedStage) -> None:
-        """All steps of a window in one call."""
+        """An at-once stage: all steps of the window in one call."""
         arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
         arguments += [self.values.in_window(node) for node, _ in timed.varying]
         arguments += [self.values.value(node) for node in timed.fixed]
@@ -141,14 +141,14 @@ class StageWriter:
         self._called(timed, f"{self.text.name('at_once', timed.function)}({', '.join(arguments)})")
 
     def _directly(self, timed: TimedStage) -> None:
-        """A function of the target, on sequences as they are in memory."""
+        """A function of the target that reads sequences in place."""
         assert timed.direct is not None
         function, reads = timed.direct
         arguments = ", ".join(self._contiguous_window(node, 0) for node in reads)
         self._called(timed, f"{self.text.name('direct', function)}({arguments})")
 
     def _called(self, timed: TimedStage, call: str) -> None:
-        """Where the results of a call go."""
+        """Write a call and store its results."""
         writes = [("_" if node in self.placement.in_place else self.values.flat(node)) for node, _ in timed.writes]
         self.text.line(f"{''.join(f'{name}, ' for name in writes) or '_'}= {call}", self.depth)
         for node, rows in timed.writes:
@@ -162,7 +162,7 @@ class StageWriter:
                 self.values.keep(node, rows)
 
     def _memory_for_results(self, timed: TimedStage) -> list[str]:
-        """Memory for the results that a stage's operators write where they are told."""
+        """Memory for the results that a stage's operators write into memory passed to them."""
         places = []
         for node in timed.placed:
             if node in self.placement.in_place:
@@ -175,5 +175,5 @@ class StageWriter:
 
 
 def _rows_first(axis: int) -> str:
-    """What brings the row axis to the front."""
+    """Text that moves the row axis to the front."""
     return f".movedim({axis}, 0)" if axis else ""

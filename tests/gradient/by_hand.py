@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.call.arguments import checked_call
-from leporello.call.plan_cache import Planner
+from leporello.call.plan_cache import PlanCache
 from leporello.loop.state import leaves_of
 from leporello.nets.plain_loop import plain_loop
 from tests.nets.twins import crossed, normal, shaken, state_like
@@ -53,7 +53,7 @@ class Nets(dict[tuple[Any, str], lp.Recurrent]):
     def __init__(self, cell: lp.Cell) -> None:
         super().__init__()
         self.cell = cell
-        self.planner = Planner()
+        self.planner = PlanCache()
 
     @staticmethod
     @functools.cache

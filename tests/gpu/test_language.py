@@ -15,6 +15,7 @@ from leporello.language.text.sources import Source
 from leporello.language.training.start import resume_training, start_training
 from tests.language.texts import rhyme
 
+pytest.importorskip("tomli_w", reason="a run folder is written with it")
 pytestmark = pytest.mark.gpu
 
 

@@ -13,7 +13,6 @@ from leporello.loop.text import value_text
 from leporello.rewrite.skip_padding import masked_row_sum
 from leporello.text_table import plain_table
 
-_LANGUAGES = {".c": "C"}  # by the ending of a generated file
 _TITLES = {
     "once": "once a call",
     "at once": "all steps at once",
@@ -60,8 +59,9 @@ def _explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batc
         lines.append(f"         {gradient.by_reference if trains else Method.by_reference}")
         lines += gradient.kept(plan, length, batch) if trains else []
         return "\n".join(lines) + "\n"
+    language = "" if plan.target is None else plan.target.language
     for title, sweep in gradient.sweeps(plan) if trains else [("forward", plan.plain)]:
-        lines += [title, *_stages(sweep, length, batch), *_sources(sweep)]
+        lines += [title, *_stages(sweep, length, batch), *_sources(sweep, language)]
     if trains:
         lines += gradient.kept(plan, length, batch) or _saved(plan, length, batch)
     else:
@@ -85,11 +85,11 @@ def _stages(sweep: Sweep, length: int, batch: int) -> list[str]:
     return lines
 
 
-def _sources(sweep: Sweep) -> list[str]:
+def _sources(sweep: Sweep, language: str) -> list[str]:
     """Where the generated text of the sweep and of its kernels can be read."""
     kernels = [timed.kernel for timed in sweep.program.timed if timed.kernel is not None]
     sources = [kernel.runner.source for kernel in kernels if kernel.runner.source is not None]
-    lines = [f"  {f'generated {_LANGUAGES.get(path.suffix, path.suffix)}':<18} {path}" for path in sources]
+    lines = [f"  {f'generated {language}':<18} {path}" for path in sources]
     return [*lines, f"  {'generated Python':<18} {sweep.written_text()}"]
 
 

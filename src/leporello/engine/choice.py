@@ -49,7 +49,8 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
             refusal = _refusal(target, loop)
             if refusal is None:
                 return Choice(engine, _why(reasons))
-            reasons[engine] = loop.batch_interaction or refusal.what
+            if target is None or target.is_on_device_of(loop):  # what runs elsewhere is no faster choice
+                reasons[engine] = loop.batch_interaction or refusal.what
     raise AssertionError(f"the engine '{REFERENCE}' runs every loop")
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Kernel
+from leporello.kernel.lower import FLOAT_DTYPES
 from leporello.loop.loop import Loop
 from leporello.loop.stages import Stage
 from leporello.rewrite.pipeline import Pass
@@ -63,6 +64,20 @@ class Runner(Protocol):
         fixed       values that are the same for all rows, in any layout
         row_count   rows that will be run, of all steps together
         """
+
+
+class StageFunction(Protocol):
+    """A function of a target that stands in the graph of an at-once stage; both attributes may be missing.
+
+    reads_sequences   whether it takes sequences as they are in memory, [steps, batch, ...], and not only [rows, ...]: a
+                      stage that is nothing else is then run without views
+    places            whether it writes its result into memory passed as `out=`
+    """
+
+    reads_sequences: bool
+    places: bool
+
+    def __call__(self, *values: Tensor) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -112,6 +127,7 @@ class Target:
 
     name          the value of `engine=`
     devices       types of device it runs on, with their names for messages; None for any
+    floats        floating dtypes that its kernels compute with; a kernel with another is refused
     costs         what to save, what to recompute, what to run inside the loop
     passes        its rewrites, for the target's slots in the pipeline
     windows       for each type of device how sweeps are cut; `default_windows` for others
@@ -120,13 +136,15 @@ class Target:
     remedy        what a user can do about that, in words
     build         from the description of a kernel to its runner; raises EngineRefusal where it cannot build it. None
                   where torch's operators run the insides
-    at_once       from an at-once stage to stages whose graphs may call functions of the target; unchanged by default
+    at_once       from an at-once stage to stages whose graphs may call functions of the target (`StageFunction`);
+                  unchanged by default
+    language      what its generated text is written in, for `explain`
     put_step      copies a value to one step of a sequence, both contiguous and of one dtype
     """
 
     name: str
     devices: Mapping[str, str] | None = None
-    dtypes: frozenset[torch.dtype] | None = None
+    floats: frozenset[torch.dtype] = FLOAT_DTYPES
     costs: Costs = field(default_factory=Costs)
     passes: tuple[Pass, ...] = ()
     windows: Mapping[str, WindowSizes] = field(default_factory=dict)
@@ -137,6 +155,7 @@ class Target:
     build: Callable[[Kernel], Runner] | None = None
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
     put_step: Callable[[Tensor, int, Tensor], None] = put_step
+    language: str = ""
 
     @property
     def kernels(self) -> bool:
@@ -145,6 +164,10 @@ class Target:
 
     def windows_on(self, device: str) -> WindowSizes:
         return self.windows.get(device, self.default_windows)
+
+    def is_on_device_of(self, loop: Loop) -> bool:
+        """Whether it runs on the device of a Loop's inputs."""
+        return self.devices is None or all(port.device.type in self.devices for port in loop.inputs)
 
     def refusal(self, loop: Loop) -> EngineRefusal | None:
         """Why it cannot run a Loop: the device of its inputs, or the reason that `refuse` gives; None if it can."""

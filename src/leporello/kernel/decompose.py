@@ -23,7 +23,7 @@ from leporello.kernel.separate_batch_axis import separate_batch_axis
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call, copied
 
-RULES: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **SCATTER_AND_SORT}
+DECOMPOSITIONS: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **SCATTER_AND_SORT}
 
 
 def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
@@ -50,7 +50,7 @@ def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
 def _rule(node: fx.Node) -> Callable[..., Any] | None:
     """A function that computes an operator from others; None where the operator is covered, or nothing is known."""
     name = short(node)
-    function = RULES[name](node) if name in RULES else None
+    function = DECOMPOSITIONS[name](node) if name in DECOMPOSITIONS else None
     if function is not None or name in COVERED:
         return function
     target: Any = node.target

@@ -1,6 +1,6 @@
 """ATen operators as expressions: what an operator's value is at an index, from the values it is made of.
 
-`RULES` has one row for each ATen operator that is an expression: a pointwise operator, a view, a constant, or a value
+`EXPRESSION_RULES` has one row for each ATen operator that is an expression: a pointwise operator, a view, a constant, or a value
 fetched at computed positions. Products, reductions and values written part by part are blocks, which `lower` makes.
 """
 
@@ -31,7 +31,7 @@ ExpressionRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
 def expression_of(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
     """The value of an operator at an index."""
-    rule = RULES.get(short(node))
+    rule = EXPRESSION_RULES.get(short(node))
     if rule is None:
         refuse(node)
     return rule.expression(context, node, index)
@@ -296,7 +296,7 @@ _GENERIC = {
     for name, operator in OPERATORS.items()
     if not operator.reduction and name not in ("cast", "quotient")
 }
-RULES: dict[str, Rule] = {
+EXPRESSION_RULES: dict[str, Rule] = {
     **{n: Rule(_unary, "pointwise", operator.expensive) for n, operator in _GENERIC.items() if operator.arity == 1},
     **{n: Rule(_binary, "pointwise", operator.expensive) for n, operator in _GENERIC.items() if operator.arity == 2},
     **{n: Rule(_binary, "pointwise", OPERATORS[name].expensive) for n, name in ALIASES.items()},
@@ -326,11 +326,13 @@ RULES: dict[str, Rule] = {
 SIZES = {"sym_size", "sym_numel"}  # numbers that follow from the number of rows
 PRODUCTS = {"mm", "bmm"}
 REDUCTIONS = {name for name, operator in OPERATORS.items() if operator.reduction}
-POINTWISE = {name for name, rule in RULES.items() if rule.kind == "pointwise"}
-FETCHES = {name for name, rule in RULES.items() if rule.kind == "fetch"}
-EXPENSIVE = {name for name, rule in RULES.items() if rule.expensive}
-NEVER_MATERIALISED = {name for name, rule in RULES.items() if rule.kind in ("view", "constant")} | SPLITS | SIZES
-COVERED = {*RULES, *SPLITS, *SIZES, *PRODUCTS, *REDUCTIONS, *PARTIAL_WRITES}
+POINTWISE = {name for name, rule in EXPRESSION_RULES.items() if rule.kind == "pointwise"}
+FETCHES = {name for name, rule in EXPRESSION_RULES.items() if rule.kind == "fetch"}
+EXPENSIVE = {name for name, rule in EXPRESSION_RULES.items() if rule.expensive}
+NEVER_MATERIALISED = (
+    {name for name, rule in EXPRESSION_RULES.items() if rule.kind in ("view", "constant")} | SPLITS | SIZES
+)
+COVERED = {*EXPRESSION_RULES, *SPLITS, *SIZES, *PRODUCTS, *REDUCTIONS, *PARTIAL_WRITES}
 
 
 def is_pointwise(node: fx.Node) -> bool:

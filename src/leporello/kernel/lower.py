@@ -47,16 +47,20 @@ from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
 from leporello.loop.value_classes import ValueClass
 
-REAL_DTYPES = (torch.float32, torch.float64)
-DTYPES = (*REAL_DTYPES, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+FLOAT_DTYPES = frozenset({torch.float32, torch.float64})  # by default; a target may compute with others
+INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
 MAX_CHEAP_READERS = 3  # a cheap value with more is materialised
 MAX_EXPRESSION_DEPTH = 60  # operators nested in each other: emitters go down as deep
 PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "scratch")
 
 
-def kernel_of(split: Split, stage: Stage, graph: fx.Graph) -> Kernel:
-    """The kernel of an inside; `graph` is the stage's graph with composite operators decomposed."""
-    return Lowering(split, stage, graph).kernel()
+def kernel_of(split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype] = FLOAT_DTYPES) -> Kernel:
+    """The kernel of an inside.
+
+    graph    the stage's graph with composite operators decomposed
+    floats   the floating dtypes that the target's kernels compute with; others are refused
+    """
+    return Lowering(split, stage, graph, floats).kernel()
 
 
 class Lowering:
@@ -70,8 +74,9 @@ class Lowering:
     ranges         how many values each variable of the present loops takes
     """
 
-    def __init__(self, split: Split, stage: Stage, graph: fx.Graph) -> None:
+    def __init__(self, split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype]) -> None:
         self.split, self.stage, self.graph = split, stage, graph
+        self.floats, self.dtypes = floats, floats | INTEGER_DTYPES
         self.buffers: dict[Place, list[Buffer]] = {place: [] for place in PLACES}
         self.memory: dict[fx.Node, Buffer] = {}
         self.matrices: list[Matrix] = []
@@ -105,7 +110,7 @@ class Lowering:
     # ---- buffers
 
     def _add(self, name: str, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> Buffer:
-        if dtype not in DTYPES:
+        if dtype not in self.dtypes:
             raise EngineRefusal(f"kernels do not compute with numbers of type {str(dtype).removeprefix('torch.')}.")
         buffer = Buffer(name, place, len(self.buffers[place]), tuple(sizes), dtype, arithmetic=dtype)
         self.buffers[place].append(buffer)
@@ -166,7 +171,7 @@ class Lowering:
             raise EngineRefusal(f"the step multiplies {' with '.join(sorted(map(str, types)))}.")
         places: tuple[Place, ...] = ("state", "scratch", "read")
         others = [buffer.dtype for place in places for buffer in self.buffers[place]]
-        chosen = next((dtype for dtype in [*types, *others] if dtype in REAL_DTYPES), torch.float32)
+        chosen = next((dtype for dtype in [*types, *others] if dtype in self.floats), torch.float32)
         if types and chosen not in types:
             raise EngineRefusal(f"the step multiplies numbers of type {types.pop()}.")
         return chosen
@@ -198,7 +203,7 @@ class Lowering:
         if key not in self.expressions:
             if node.op != "call_function":
                 refuse(node)
-            _refuse_type(node)
+            _refuse_type(node, self.dtypes)
             self.expressions[key] = expression_of(self, node, index)
         return self.expressions[key]
 
@@ -221,7 +226,7 @@ class Lowering:
         """Put a value into memory, after all that it needs."""
         if node in self.memory:
             return
-        _refuse_type(node)
+        _refuse_type(node, self.dtypes)
         name, outer_ranges = short(node), self.ranges
         self.ranges = {}
         if name in PRODUCTS:
@@ -344,8 +349,8 @@ def _reduction_of(node: fx.Node) -> tuple[str, fx.Node, list[int]]:
     return short(node), source, axes
 
 
-def _refuse_type(node: fx.Node) -> None:
-    if dtype_of(node) not in DTYPES:
+def _refuse_type(node: fx.Node, dtypes: frozenset[torch.dtype]) -> None:
+    if dtype_of(node) not in dtypes:
         kind = str(dtype_of(node)).removeprefix("torch.")
         refuse(node, f"computes with numbers of type {kind}, which kernels do not")
 

@@ -57,7 +57,7 @@ class _Separation:
         merged = isinstance(value, Tensor) and has_rows(value) and clean_row_axis(value) is None
         if not merged and not any(source in self.factored for source in node.all_input_nodes):
             return
-        rule = next((rule for names, rule in RULES if short(node) in names), None)
+        rule = next((rule for names, rule in AXIS_RULES if short(node) in names), None)
         if rule is None or not isinstance(value, Tensor):
             return
         with self.graph.inserting_before(node):
@@ -298,7 +298,7 @@ def _by_matrix(separation: _Separation, left: fx.Node, axes: AxisFactors, matrix
     return new, (front, outer)
 
 
-RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | None]]] = [
+AXIS_RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | None]]] = [
     (RESHAPES, _reshape),
     ({*POINTWISE, *COPIES}, _pointwise),
     (REDUCTIONS, _reduction),

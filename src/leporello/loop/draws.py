@@ -86,7 +86,7 @@ class Rule:
 _uniform_itself = Rule("uniform", lambda draw, x, **_: draw)
 _normal_itself = Rule("normal", lambda draw, x, **_: draw)
 
-RULES: dict[Any, Rule] = {
+DRAW_RULES: dict[Any, Rule] = {
     aten.rand.default: _uniform_itself,
     aten.rand_like.default: _uniform_itself,
     aten.randn.default: _normal_itself,
@@ -128,7 +128,7 @@ class Drawing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        rule = RULES.get(func)
+        rule = DRAW_RULES.get(func)
         if rule is None and torch.Tag.nondeterministic_seeded in func.tags:
             raise UntraceableStep(
                 f"the step draws random numbers in a way that is not known: {func}.",

@@ -18,7 +18,7 @@ from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
-from leporello.loop.stages import Split, Stage, StageWriter
+from leporello.loop.stages import Split, Stage, StageGraphs
 from leporello.loop.value_classes import ValueClass, classes, is_getitem, is_matrix_product, is_view, varying_components
 
 Classes = dict[fx.Node, ValueClass]
@@ -119,8 +119,8 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
 def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:
     """Write every value into the graph of its stage; stages that others read nothing of are left out."""
     insides = sum(len(component) > 1 for component in order)
-    once, finish = StageWriter("once", loop, kinds), StageWriter("finish", loop, kinds)
-    timed = [StageWriter("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
+    once, finish = StageGraphs("once", loop, kinds), StageGraphs("finish", loop, kinds)
+    timed = [StageGraphs("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
     rank = {node: index for index, node in enumerate(loop.graph.nodes)}
     for component in order:
         for node in sorted(component, key=rank.__getitem__):
@@ -142,7 +142,7 @@ def _when_complete(node: fx.Node, place: Places) -> int:
 
 
 def _write_results(
-    loop: Loop, kinds: Classes, place: Places, once: StageWriter, timed: list[StageWriter], finish: StageWriter
+    loop: Loop, kinds: Classes, place: Places, once: StageGraphs, timed: list[StageGraphs], finish: StageGraphs
 ) -> None:
     """Make each result of the loop an output of the stage that computes it."""
     for port, node in zip(loop.outputs, loop.results, strict=True):
@@ -161,7 +161,7 @@ def _write_results(
 
 
 def _write_what_stages_read(
-    kinds: Classes, place: Places, once: StageWriter, timed: list[StageWriter], finish: StageWriter
+    kinds: Classes, place: Places, once: StageGraphs, timed: list[StageGraphs], finish: StageGraphs
 ) -> None:
     """Make each value that a stage reads an output of the stage that computes it."""
     for writer in (finish, *timed):

@@ -1,4 +1,4 @@
-"""`Stage` and `Split`, the records that `split` returns and an engine runs; `StageWriter` builds a stage's graph."""
+"""`Stage` and `Split`, the records that `split` returns and an engine runs; `StageGraphs` builds a stage's graph."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def shift(value: Tensor, initial: Tensor, reverse: bool) -> Tensor:
     return torch.cat([value[batch:], initial]) if reverse else torch.cat([initial, value[: value.shape[0] - batch]])
 
 
-class StageWriter:
+class StageGraphs:
     """Builds the graph of one stage, value by value.
 
     A stage computes values of its own, copies some of other stages that are not worth storing, and reads the others.

@@ -84,12 +84,21 @@ class Bidirectional(nn.Module):
             self.ahead.fold(call.inputs, first, **arguments), self.back.fold(call.inputs, second, **arguments)
         )
 
-    def explain(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> str:
+    def explain(
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        passes: bool = False,
+    ) -> str:
+        """What `Recurrent.explain` says of both networks."""
         first, second = (None, None) if state is None else state
         call = checked_call(
             self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
         )
-        arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets}
+        arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets, "passes": passes}
         return (
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)

@@ -6,7 +6,7 @@ a product with a parameter reads or that several other vertices read. Everything
 
 from __future__ import annotations
 
-from torch import fx
+from torch import Tensor, fx
 
 from leporello.draw.picture import Name
 from leporello.loop.fake_tensors import has_rows
@@ -159,9 +159,9 @@ def _parameters(value: fx.Node) -> list[str]:
         if node in seen:
             continue
         seen.add(node)
-        label = str(node.meta.get("label") or "")
-        is_matrix = node.op == "placeholder" and node.meta["val"].dim() > 1 and not has_rows(node.meta["val"])
-        if is_matrix and label:
+        label, example = str(node.meta.get("label") or ""), node.meta.get("val")
+        is_matrix = isinstance(example, Tensor) and example.dim() > 1 and not has_rows(example)
+        if node.op == "placeholder" and label and is_matrix:
             names.append(label)
         pending += node.all_input_nodes
     return names[::-1]

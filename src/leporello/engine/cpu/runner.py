@@ -73,7 +73,7 @@ class CpuRunner:
         pointers = [value.data_ptr() for value in held]
         words: list[int] = []
         for slot, axes, strides in self.matrices:  # `matrix` in products.c: packed tiles, address, strides
-            value = fixed[slot]
+            value = held[len(rows) + slot]
             if strides is not None and value.is_contiguous():
                 words += (0, pointers[len(rows) + slot], *strides)
             else:

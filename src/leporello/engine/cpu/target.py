@@ -33,7 +33,8 @@ def _at_once(stage: Stage) -> list[Stage]:
 CPU_TARGET = Target(
     name="cpu",
     devices={"cpu": "the CPU"},
-    dtypes=frozenset({torch.float32, torch.float64}),
+    floats=frozenset({torch.float32, torch.float64}),
+    language="C",
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
     passes=(
         Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",

@@ -224,7 +224,7 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
     states = {split.loop.delays[name][1] for name in stage.states}
     others = [node for node in stage.reads if node not in states and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
-    kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family))
+    kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family), target.floats)
     fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
     fixed, kernel = _untransposed(fixed, kernel)
     assert target.build is not None

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from leporello.engine import reference
 from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
-from leporello.loop.graph import SPELLING, arguments, function_of
+from leporello.loop.graph import FASTER_CALLS, arguments, function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_in
@@ -106,7 +106,7 @@ class FailedCall:
 def evaluated(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
     """The result of an operator for the values it reads."""
     args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-    operator: Any = SPELLING.get(node.target, node.target)
+    operator: Any = FASTER_CALLS.get(node.target, node.target)
     return operator(*args, **options)
 
 

@@ -2,7 +2,7 @@
 
 A row says what lowering, the interpreter and every target must know of an operator: its meaning in torch, what it
 costs, which types of numbers it takes. How a target spells it is written with the target; a contract test walks this
-table for each target, and fails on an operator without a spelling or with a wrong one.
+table with the spellings of C, and fails on an operator without one or with a wrong one.
 """
 
 from __future__ import annotations

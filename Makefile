@@ -26,10 +26,10 @@ demo: $(READY)       ## a network folds open; one learns the manual inside Pytho
 	@echo "more: $(BIN)/leporello score runs/demo README.md; examples/; docs/"
 
 test: lint           ## format, lint, types, import directions, tests
-	$(BIN)/python -m pytest -n $(WORKERS) --timeout 300
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 300
 
 check-all: lint      ## the same with the slow tests and CELLS=2000 random cells
-	LEPORELLO_CELLS=$(CELLS) LEPORELLO_CFLAGS="-O2 -ftree-vectorize" $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" --timeout 7200
+	LEPORELLO_CELLS=$(CELLS) LEPORELLO_CFLAGS="-O2 -ftree-vectorize" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" --timeout 7200
 
 bench: $(BENCHED)    ## measure what is promised of speed and memory, about 12 minutes (BENCH="--suite torch" passes options on)
 	PYTHONPATH=. $(BIN)/python -m benchmarks $(BENCH)

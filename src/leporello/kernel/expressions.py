@@ -1,7 +1,8 @@
 """ATen operators as expressions: what an operator's value is at an index, from the values it is made of.
 
 `EXPRESSION_RULES` has one row for each ATen operator that is an expression: a pointwise operator, a view, a constant,
-or a value fetched at computed positions. Products, reductions and values written part by part are blocks, which `lower` makes.
+or a value fetched at computed positions. Products, reductions and values written part by part are blocks, which
+`lower` makes.
 """
 
 from __future__ import annotations

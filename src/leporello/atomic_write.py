@@ -49,25 +49,37 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary path in the folder of `path`, for a file that replaces it when the block ends.
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary path in the folder of `path`, for a file that replaces it when the block ends; errors are OSErrors.
 
-    An OSError, also one of the block, becomes a LeporelloError that names the file.
+    durable   whether the new file is brought to the disk first; not needed for what can be made again, such as a cache
     """
     path = Path(os.path.realpath(path))  # a symbolic link stays one: its target is replaced
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")  # short: names have a largest length
     try:
         yield temporary
-        _sync(temporary, os.O_RDWR)
+        if durable:
+            _sync(temporary, os.O_RDWR)
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)
-        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-            _sync(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise LeporelloError("the file could not be written.", file=path, says=error.strerror or error) from error
+        if durable:
+            with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+                _sync(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """The same; an OSError, also one of the block, becomes a LeporelloError that names the file."""
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise LeporelloError(
+            "the file could not be written.", file=Path(os.path.realpath(path)), says=error.strerror or error
+        ) from error
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
+from leporello.atomic_write import replacing
 from leporello.errors import EngineRefusal
 
 KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py")
@@ -62,9 +62,7 @@ def kept_path(name: str, key: str, suffix: str) -> Path:
     return safe_folder() / f"{''.join(c if c.isalnum() else '_' for c in name)}-{digest}{suffix}"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename: no reader ever sees a partial file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(name, path)
+def write_kept(path: Path, content: bytes) -> None:
+    """Write a file that nobody ever sees half of."""
+    with replacing(path, durable=False) as temporary:
+        temporary.write_bytes(content)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leporello.engine.cache_folder import kept_path, write_atomically
+from leporello.engine.cache_folder import kept_path, write_kept
 from leporello.engine.state_gradient import ClipCount
 from leporello.engine.sweep.function import Windows, step_function, sweep_function
 from leporello.engine.sweep.placement import possible_aliases
@@ -79,7 +79,7 @@ class Sweep:
         """Write the text to the cache folder, and return its path; where that fails, the reason in brackets."""
         try:
             path = kept_path(f"sweep of {self.loop.name}", self.text, ".py")
-            write_atomically(path, self.text.encode())
+            write_kept(path, self.text.encode())
         except (OSError, EngineRefusal) as error:
             return f"(cannot be written: {error})"
         return path

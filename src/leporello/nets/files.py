@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leporello.atomic_write import replacing
 from leporello.errors import ArgumentError, FileMismatch
 
 VERSION = 1
@@ -57,8 +57,13 @@ def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
     contents = _contents_of(net, tensors)
     distinct = {name: _storable(value) for name, value in tensors.items() if name not in contents.tied}
     text = json.dumps({"version": VERSION, **asdict(contents)}, sort_keys=True)
-    with _atomic_write(path) as temporary:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save into", str(path.parent))
+    with replacing(path) as temporary:
+        temporary.touch()
+        usual = temporary.stat().st_mode
         safetensors.torch.save_file(distinct, temporary, metadata={KEY: text})
+        temporary.chmod(usual)  # safetensors sets its own
 
 
 def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
@@ -151,25 +156,6 @@ def _as_complex(value: Tensor, *, like: Tensor) -> Tensor:
     pairs = value.is_floating_point() and value.dim() > 0 and value.shape[-1] == 2
     # cloned: in the mapped file a pair may begin where no complex number may, and torch then crashes
     return torch.view_as_complex(value.clone()) if like.is_complex() and pairs else value
-
-
-@contextlib.contextmanager
-def _atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder, to be written; it is renamed to `path` if all goes well, else removed."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save into", str(path.parent))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.touch()
-        usual = temporary.stat().st_mode
-        yield temporary
-        temporary.chmod(usual)
-        with temporary.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from leporello.engine.cache_folder import folder, kept_path, write_atomically
+from leporello.engine.cache_folder import folder, kept_path, write_kept
 from leporello.errors import EngineRefusal
 
 FLAGS = (
@@ -164,7 +164,7 @@ def _is_intact(built: Path, recorded: Path) -> bool:
 
 def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
     """Write the source, compile it, and record the hash of the library."""
-    write_atomically(source, text.encode())
+    write_kept(source, text.encode())
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as build_folder:
         compiled = Path(build_folder) / "made.so"
         run = subprocess.run(
@@ -182,4 +182,4 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
             )
         content = compiled.read_bytes()
         os.replace(compiled, built)
-    write_atomically(recorded, hashlib.sha256(content).hexdigest().encode())
+    write_kept(recorded, hashlib.sha256(content).hexdigest().encode())

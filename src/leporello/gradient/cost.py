@@ -20,6 +20,7 @@ from leporello.gradient.truncated import Truncated
 from leporello.gradient.uoro import UORO
 from leporello.gradient.work import work_of
 from leporello.loop.loop import Loop
+from leporello.text_table import plain_table
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,9 @@ class Costs:
     rows: tuple[Cost, ...]
 
     def __str__(self) -> str:
-        cells = [("method", "time", "memory", "gives"), *map(_cells, self.rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(4)]
-        lines = [f"{self.loop}: {self.length:,} steps, batch {self.batch}; time in forward passes"]
-        for method, time, memory, gives in cells:
-            lines.append(f"  {method:<{widths[0]}}  {time:>{widths[1]}}  {memory:>{widths[2]}}  {gives}")
-        return "\n".join(lines)
+        title = f"{self.loop}: {self.length:,} steps, batch {self.batch}; time in forward passes"
+        rows = [("method", "time", "memory", "gives"), *map(_cells, self.rows)]
+        return f"{title}\n{plain_table(rows, left={0, 3}, indent=2)}"
 
     def _repr_html_(self) -> str:
         cells = "".join(

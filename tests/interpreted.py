@@ -11,12 +11,11 @@ from functools import partial
 
 from torch import Tensor
 
-from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
-from leporello.engine.target import Costs, Run, Target, WindowSizes
+from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS, is_drawn_in
+from leporello.engine.target import BoundKernel, Costs, Target, WindowSizes
 from leporello.engine.targets import register
 from leporello.kernel import interpreter
 from leporello.kernel.description import Kernel
-from leporello.kernel.expressions import is_drawn_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +25,7 @@ class InterpretedRunner:
     kernel: Kernel
     source = None
 
-    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> Run:
+    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         return partial(_run, self.kernel, rows, fixed)
 
 

@@ -12,7 +12,6 @@ from leporello.atomic_write import (
     open_atomically,
     remove_temporary_files,
     write_atomically,
-    write_atomically_with,
 )
 from leporello.errors import LeporelloError
 
@@ -69,33 +68,6 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_text_is_written_as_utf8(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", "折页\n")
     assert (tmp_path / "a").read_bytes() == "折页\n".encode()
-
-
-def test_a_library_writes_to_the_path_it_is_called_with(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-
-    def private(path: Path) -> None:
-        path.write_bytes(b"new")
-        path.chmod(0o600)
-
-    write_atomically_with(file, private)
-    write_atomically(tmp_path / "b", b"new")
-    assert file.read_bytes() == b"new"
-    assert file.stat().st_mode == (tmp_path / "b").stat().st_mode
-
-
-def test_a_failing_library_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    write_atomically(file, b"old")
-
-    def fails(path: Path) -> None:
-        path.write_bytes(b"half")
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        write_atomically_with(file, fails)
-    assert file.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:

@@ -26,11 +26,10 @@ from leporello.nets.feedback import Feedback
 from leporello.nets.files import load, save
 from leporello.nets.fold import fold
 from leporello.nets.generate import generate
-from leporello.nets.layers import Layers
 from leporello.nets.online import online
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
-from leporello.nets.stack import Stack
+from leporello.nets.stack import Layers, Stack
 from leporello.nets.stream import resets_after, stream
 from leporello.nets.summary import Summary
 from leporello.nets.torch_nn import from_torch, to_torch

@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,18 +28,6 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
     """A binary file to write into. It replaces `path` when the block ends, and is removed if the block raises."""
     with _replacing(path) as temporary, temporary.open("xb") as handle:
         yield handle
-
-
-def write_atomically_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file by calling `write` with the temporary path, for libraries that open files themselves.
-
-    A new file gets the usual permissions, whatever the library sets.
-    """
-    with _replacing(path) as temporary:
-        temporary.touch()
-        usual_mode = temporary.stat().st_mode
-        write(temporary)
-        temporary.chmod(usual_mode)
 
 
 def remove_temporary_files(folder: Path) -> None:

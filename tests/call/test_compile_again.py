@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.call import network
+from leporello.call.plan_cache import network_by_handle
 from tests.call.compiling import _compiler_begins_anew, compiled  # noqa: F401
 from tests.call.test_compile import Own, Tagger
 from tests.nets.twins import FASTEST, close, gradients, normal, shaken
@@ -140,7 +140,7 @@ def test_a_copy_of_a_compiled_net_is_another_net() -> None:
     copies = [copy.deepcopy(net), copy.copy(net), pickle.loads(pickle.dumps(net))]
     names = [one._handle for one in (net, *copies)]
     assert len(set(names)) == 4
-    assert [network.network_of(name) for name in names] == [net, *copies]
+    assert [network_by_handle(name) for name in names] == [net, *copies]
     copies[0].cell.fixed_alpha = 0.1
     close(compiled(copies[0])(x), copies[0](x))
     close(graph(x), wanted)

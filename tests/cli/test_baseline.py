@@ -11,7 +11,7 @@ from leporello.language.model.language_model import LanguageModel
 from leporello.language.model.perplexity import perplexity_of
 from leporello.language.report.run_summary import summary_of
 from leporello.language.run.folder import Run
-from leporello.language.training.start import corpus_of_run
+from leporello.language.training.train import corpus_of_run
 from tests.cli.invoke import drawn, leporello, refused
 from tests.language.tiny import TEXT, tiny_run  # noqa: F401
 

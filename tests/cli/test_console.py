@@ -27,7 +27,7 @@ def shown(drawing: str, monkeypatch: pytest.MonkeyPatch) -> str:
     made = Terminal()
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", made)
-        patch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
+        patch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((20, 24)))
         show(drawing)
     return made.getvalue()
 
@@ -52,7 +52,7 @@ def test_wide_letters_count_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_all_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((20, 24)))
     show(WIDE)
     assert capsys.readouterr() == (WIDE + "\n", "")
 

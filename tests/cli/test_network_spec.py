@@ -9,8 +9,7 @@ import pytest
 
 from leporello import cells
 from leporello.cli.network_spec import build_network
-from leporello.specs.cell_lookup import built_in_cell
-from leporello.specs.cell_spec import parse_cells
+from leporello.specs.cell_spec import built_in_cell, parse_cells
 from tests.cli.invoke import drawn, refused
 
 

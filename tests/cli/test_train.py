@@ -21,7 +21,7 @@ from leporello.cli import training_view
 from leporello.language.report.markdown_report import Flow
 from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
-from leporello.language.training.start import resume_training
+from leporello.language.training.train import resume_training
 from leporello.language.training.training_loop import Training
 from tests.cli.invoke import drawn, leporello, refused
 from tests.language import forked

@@ -20,7 +20,7 @@ from leporello.cli.training_view import (
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training.start import corpus_of_run, start_training
+from leporello.language.training.train import corpus_of_run, start_training
 from tests.cli.invoke import drawn
 from tests.language.tiny import CONFIG, TEXT, tiny_run  # noqa: F401
 

@@ -16,7 +16,7 @@ import leporello as lp
 from leporello.engine.cache_folder import contents
 from leporello.engine.cpu import native
 from leporello.loop.state import leaves_of
-from tests.engine import test_row_products
+from tests.engine import test_window_products
 from tests.engine.test_coverage import GROUPS, faults
 from tests.engine.test_row_sums import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
@@ -80,9 +80,9 @@ def _multiplied() -> Iterator[None]:
     for threads in (1, 2, 3, 4):
         native.thread_count = lambda _, threads=threads: threads  # type: ignore[attr-defined]
         for dtype, rows, (inner, outer) in product(
-            test_row_products.TYPES, test_row_products.ROWS, test_row_products.SIZES
+            test_window_products.TYPES, test_window_products.ROWS, test_window_products.SIZES
         ):
-            test_row_products.assert_product(rows, inner, outer, dtype)
+            test_window_products.assert_product(rows, inner, outer, dtype)
         yield
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 import leporello as lp
-from leporello.kernel.fx_nodes import refuse
+from leporello.kernel.lowering_context import refuse
 from tests.close import TOLERANCE, error
 from tests.engine.steps import REFUSED, TABLES, Step
 

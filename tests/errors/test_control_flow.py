@@ -71,7 +71,7 @@ def test_the_line_is_named_through_stacks_and_records() -> None:
     said(
         UntraceableStep,
         lambda: net(X),
-        "Recorded of Stack of GRU (gru.py, line",
+        "Recorded of Stack of GRU (torch_cells.py, line",
         steps.place(steps.If),
         steps.line("If"),
     )

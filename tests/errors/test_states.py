@@ -100,7 +100,7 @@ def test_a_leaf_unlike_the_cells_is_refused_by_name(leaf: Any, wrong: str, came:
         f"the state 'c' {wrong}.",
         f"came      {came}",
         "expected  float32 [2, 4]",
-        "LSTM (lstm.py, line",
+        "LSTM (torch_cells.py, line",
     )
 
 
@@ -161,7 +161,7 @@ def test_a_stack_says_how_its_state_is_nested() -> None:
     said(
         StateMismatch,
         lambda: net(X, (zeros(2, 4), zeros(2, 4))),
-        "Stack of GRU (gru.py, line",
+        "Stack of GRU (torch_cells.py, line",
         "expected  (float32 [2, 4], (h: float32 [2, 4], c: float32 [2, 4]))",
     )
     said(

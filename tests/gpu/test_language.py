@@ -12,7 +12,7 @@ from leporello.language.config import Config
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.text.sources import Source
-from leporello.language.training.start import resume_training, start_training
+from leporello.language.training.train import resume_training, start_training
 from tests.language.texts import rhyme
 
 pytest.importorskip("tomli_w", reason="a run folder is written with it")

@@ -13,9 +13,9 @@ from torch import Tensor, fx
 import leporello as lp
 from leporello.kernel.decompose import decomposed
 from leporello.kernel.description import Kernel
-from leporello.kernel.fx_nodes import row_axis
 from leporello.kernel.interpreter import run
 from leporello.kernel.lower import kernel_of
+from leporello.kernel.lowering_context import row_axis
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
 from leporello.loop.value_classes import ValueClass

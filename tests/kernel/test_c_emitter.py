@@ -1,4 +1,4 @@
-"""The C of a kernel gives what the interpreter gives; types that it is not written for are refused by name."""
+"""A built kernel gives what the interpreter gives; types that C is not written for are refused by name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.cpu.c_emitter import source_of
+from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.kernel.description import Kernel, Product, Reduction
 from leporello.kernel.interpreter import run
 from leporello.rewrite import differentiate
 from tests.cells.examples import EXAMPLES, KINDS, shaken
 from tests.close import assert_close
-from tests.kernel.c_runner import run_c
+from tests.kernel.built import WITH_KERNELS, run_built
 from tests.kernel.lowered import Inside, insides_of, random_input, tensors_of, values_of_steps
 
 STEPS, BATCH = 3, 3
@@ -38,11 +38,12 @@ def insides(name: str, dtype: torch.dtype, numbers: torch.Generator) -> list[tup
 @pytest.mark.kernels
 @pytest.mark.usefixtures("_quickly_built")
 @pytest.mark.parametrize("name", KINDS)
-def test_the_c_of_every_cell_gives_what_the_interpreter_gives(name: str) -> None:
+@pytest.mark.parametrize("engine", WITH_KERNELS)
+def test_the_kernels_of_every_cell_give_what_the_interpreter_gives(engine: str, name: str) -> None:
     numbers = torch.Generator().manual_seed(0)
     dtype = torch.float32 if name in ("GRU", "LayerNormLSTM") else torch.float64
     for inside, passed in insides(name, dtype, numbers):
-        states, writes = run_c(inside.kernel, **passed, steps=STEPS, batch=BATCH)  # type: ignore[arg-type]
+        states, writes = run_built(engine, inside.kernel, **passed, steps=STEPS, batch=BATCH)  # type: ignore[arg-type]
         wanted_states, wanted_writes = run(inside.kernel, **passed, steps=STEPS, batch=BATCH)  # type: ignore[arg-type]
         found = {f"{number}": value for number, value in enumerate((*states, *writes))}
         wanted = {f"{number}": value for number, value in enumerate((*wanted_states, *wanted_writes))}
@@ -61,7 +62,7 @@ def test_storage_in_another_type_than_arithmetic_is_refused_by_name() -> None:
     state = replace(kernel.buffers["state"][0], dtype=torch.bfloat16)
     changed = replace(kernel, buffers={**kernel.buffers, "state": (state, *kernel.buffers["state"][1:])})
     with pytest.raises(lp.errors.EngineRefusal, match=r"stored as bfloat16 and computed in float64 \(.*h.*\)"):
-        source_of(changed, VECTOR_BYTES)
+        c_source_of(changed, VECTOR_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,10 @@ def test_accumulation_in_another_type_is_refused_by_name(kind: type, fields: dic
     kernel = kernel_with(kind)
     blocks = tuple(replace(block, **fields) if isinstance(block, kind) else block for block in kernel.blocks)
     with pytest.raises(lp.errors.EngineRefusal, match=words):
-        source_of(replace(kernel, blocks=blocks), VECTOR_BYTES)
+        c_source_of(replace(kernel, blocks=blocks), VECTOR_BYTES)
 
 
 def test_the_same_kernel_has_the_same_text() -> None:
     one, other = (kernel_with(Product) for _ in range(2))
     assert one == other
-    assert source_of(one, VECTOR_BYTES) == source_of(other, VECTOR_BYTES)
+    assert c_source_of(one, VECTOR_BYTES) == c_source_of(other, VECTOR_BYTES)

@@ -1,4 +1,4 @@
-"""Contract of `OPERATORS` with the target C: each is spelled, compiled, run, and equals its meaning in torch."""
+"""Contract of `OPERATORS` with every target: each operator is built, run, and equals its meaning in torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from leporello.kernel.description import (
 from leporello.kernel.index import Index
 from leporello.kernel.interpreter import run
 from leporello.kernel.operators import OPERATORS, Operator
-from tests.kernel.c_runner import run_c
+from tests.kernel.built import WITH_KERNELS, run_built
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 1e-3, -7.25, 30.0, -90.0, 1e-30, INF, -INF, NAN, 0.99]  # odd
@@ -129,11 +129,12 @@ def test_an_operator_on_booleans_is_in_the_table_and_takes_them() -> None:
 @pytest.mark.kernels
 @pytest.mark.usefixtures("_quickly_built")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_operator_in_c_equals_its_meaning_in_torch(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("engine", WITH_KERNELS)
+def test_every_operator_of_a_target_equals_its_meaning_in_torch(engine: str, dtype: torch.dtype) -> None:
     kernel = kernel_of_all(dtype)
     reads = [torch.stack([column, column.flip(0), column.roll(1)])[None] for column in columns(dtype)]
     passed = {"states": [], "reads": reads, "rows": [], "fixed": [], "steps": 1, "batch": 3}
-    found, expected = run_c(kernel, **passed)[1], run(kernel, **passed)[1]
+    found, expected = run_built(engine, kernel, **passed)[1], run(kernel, **passed)[1]
     wrong = []
     for buffer, one, other in zip(kernel.buffers["write"], found, expected, strict=True):
         tolerance = TOLERANCE.get(dtype, 0.0) * WIDER.get(buffer.name, 1.0)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from leporello.cli.main import main
-from leporello.language.training.start import resume_training
+from leporello.language.training.train import resume_training
 
 IMPORTED = [
     "leporello.cli.app",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from leporello.cli.text_input import read_text
+from leporello.cli.score import read_text
 from leporello.errors import ArgumentError
 from leporello.language.config import Config
 from leporello.language.model import language_model as models
@@ -20,7 +20,7 @@ from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import corpus_of
 from leporello.language.tokens.vocabulary import fit_tokenizer
-from leporello.language.training.start import encode_source, start_training
+from leporello.language.training.train import encode_source, start_training
 from leporello.language.training.training_loop import Training
 from tests.cli.invoke import drawn, refused
 from tests.language.chinese import TRADITIONAL

@@ -15,7 +15,7 @@ from leporello.language.config import Config
 from leporello.language.ngrams.baseline import corpus_baseline
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training.start import start_training
+from leporello.language.training.train import start_training
 from leporello.language.training.training_loop import Training
 
 TEXT = "She sells sea shells by the sea shore; the shells she sells are surely seashells.\n" * 12

@@ -88,10 +88,10 @@ def plainly(
     top_k: int | None = None,
     top_p: float | None = None,
     leaf: str | None = None,
-) -> tuple[Tensor, Tensor, Any]:
-    """Tokens, surprises and the state, one step after another."""
+) -> tuple[Tensor, Any]:
+    """Tokens and the state, one step after another."""
     state: Any = cell.initial_state(len(token))
-    tokens, surprises = [], []
+    tokens = []
     with torch.no_grad():
         for own in noise:
             logits, state = cell(token, state)
@@ -103,5 +103,4 @@ def plainly(
             if leaf is not None:
                 state = nn.functional.one_hot(token, SIZE).to(logits.dtype)
             tokens.append(token)
-            surprises.append(-logits.log_softmax(-1).gather(-1, token.unsqueeze(-1)).squeeze(-1))
-    return torch.stack(tokens), torch.stack(surprises), state
+    return torch.stack(tokens), state

@@ -14,7 +14,7 @@ import leporello as lp
 from leporello.errors import ArgumentError, StateMismatch
 from leporello.loop.split import split
 from leporello.nets import generate as module
-from leporello.nets.generate import generate_with_surprises, uniform_noise
+from leporello.nets.generate import uniform_noise
 from tests.nets.letters import NETS, SIZE, Letters, lively, plainly
 from tests.nets.twins import FASTEST, crossed
 
@@ -42,7 +42,7 @@ def network(name: str = "LSTM", **options: Any) -> lp.Recurrent:
 def test_every_engine_draws_what_a_plain_loop_draws(name: str, engine: str) -> None:
     net = network(name, engine=engine)
     tokens, state = lp.generate(net, TOKEN, steps=STEPS, temperature=0.8, generator=seeded())
-    wanted, _, after = plainly(net.cell, TOKEN, noise(), temperature=0.8, leaf=net.feedback_leaf())
+    wanted, after = plainly(net.cell, TOKEN, noise(), temperature=0.8, leaf=net.feedback_leaf())
     assert tokens.dtype == torch.int64
     assert torch.equal(tokens, wanted)
     torch.testing.assert_close(state, after)
@@ -65,10 +65,8 @@ def test_every_engine_leaves_what_a_sort_leaves(engine: str, asked: dict[str, An
 @pytest.mark.parametrize("engine", ENGINES)
 def test_temperature_zero_takes_the_most_probable(engine: str) -> None:
     net = network("GRU", engine=engine)
-    tokens, surprises, _ = generate_with_surprises(net, TOKEN, steps=STEPS, temperature=0, top_k=3)
-    wanted, expected, _ = plainly(net.cell, TOKEN, noise(), temperature=0)
-    assert torch.equal(tokens, wanted)
-    torch.testing.assert_close(surprises, expected)
+    tokens, _ = lp.generate(net, TOKEN, steps=STEPS, temperature=0, top_k=3)
+    assert torch.equal(tokens, plainly(net.cell, TOKEN, noise(), temperature=0)[0])
 
 
 def test_one_most_probable_token_is_the_greedy_one() -> None:
@@ -93,11 +91,10 @@ def test_in_pieces_of_any_size_it_is_the_same_text(engine: str) -> None:
 
 def test_noise_that_is_drawn_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network("GRU")
-    whole, surprises, _ = generate_with_surprises(net, TOKEN, steps=STEPS, generator=seeded())
+    whole, _ = lp.generate(net, TOKEN, steps=STEPS, generator=seeded())
     monkeypatch.setattr(module, "MAX_NOISE_NUMBERS", 4 * 3 * SIZE)
-    tokens, others, _ = generate_with_surprises(net, TOKEN, steps=STEPS, generator=seeded())
+    tokens, _ = lp.generate(net, TOKEN, steps=STEPS, generator=seeded())
     assert torch.equal(tokens, whole)
-    torch.testing.assert_close(others, surprises)
 
 
 def test_without_a_generator_the_numbers_are_torchs_own() -> None:
@@ -199,7 +196,7 @@ def test_with_batch_first_tokens_are_batch_first() -> None:
 def test_a_feedback_leaf_that_cannot_hold_a_token_is_fed_as_the_cell_says() -> None:
     net = lp.Recurrent(lively(Letters(lp.Jordan(3, 9, 5), 3)))
     tokens, state = lp.generate(net, TOKEN, steps=STEPS, generator=seeded())
-    wanted, _, after = plainly(net.cell, TOKEN, noise())
+    wanted, after = plainly(net.cell, TOKEN, noise())
     assert torch.equal(tokens, wanted)
     torch.testing.assert_close(state, after)
 
@@ -222,8 +219,7 @@ def test_a_step_in_which_rows_meet_is_written_by_reference() -> None:
 def test_no_gradient_is_recorded() -> None:
     net = network("GRU")
     state = torch.zeros(3, 9, dtype=torch.float64, requires_grad=True)
-    _, surprises, after = generate_with_surprises(net, TOKEN, state, steps=2)
-    assert not surprises.requires_grad
+    _, after = lp.generate(net, TOKEN, state, steps=2)
     assert not after.requires_grad
 
 

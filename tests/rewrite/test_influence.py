@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.engine.targets import target_of
 from leporello.gradient.forward_in_time import CarryingLoop
-from leporello.rewrite.influence import influence
-from leporello.rewrite.linearize import Linear
+from leporello.rewrite.forward_in_time.influence import influence
+from leporello.rewrite.forward_in_time.linearize import Linear
 from leporello.view.folded_loop import loop_from
 from tests.nets.twins import normal, shaken, state_like
 from tests.rewrite.running import loop_of

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.engine.targets import target_of
 from leporello.gradient.forward_in_time import CarryingLoop
-from leporello.rewrite.linearize import Linear
-from leporello.rewrite.rank_one import SIGN, TANGENT, rank_one
+from leporello.rewrite.forward_in_time.linearize import Linear
+from leporello.rewrite.forward_in_time.rank_one import SIGN, TANGENT, rank_one
 from tests.nets.twins import normal, shaken
 from tests.rewrite.running import loop_of
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from leporello.rewrite import sample
-from leporello.rewrite.sample import choose, limit, surprise
+from leporello.rewrite.sample import choose, limit
 from leporello.view.folded_loop import loop_from
 from tests.nets.letters import NETS, SIZE, Letters, left, lively, plainly
 from tests.rewrite.running import run
@@ -40,13 +40,12 @@ def numbers(**given: float) -> dict[str, Tensor]:
 
 def test_one_loop_draws_what_a_plain_loop_draws() -> None:
     cell, loop = folded()
-    own = sample(loop, top_k=True, top_p=True, surprises=True)
+    own = sample(loop, top_k=True, top_p=True)
     asked = {**own.parameters, **numbers(temperature=0.7, k=4, p=0.8)}
     found = run(own, {**beginning(cell), "call.noise": noise()}, asked)  # type: ignore[arg-type]
-    tokens, surprises, state = plainly(cell, TOKEN, noise(), temperature=0.7, top_k=4, top_p=0.8)
+    tokens, state = plainly(cell, TOKEN, noise(), temperature=0.7, top_k=4, top_p=0.8)
     assert torch.equal(found["token"], tokens)
     assert torch.equal(found["final call.token"], tokens[-1])
-    torch.testing.assert_close(found["surprise"], surprises)
     torch.testing.assert_close(found["final c"], state.c)
 
 
@@ -54,7 +53,7 @@ def test_a_forced_leaf_is_handed_the_row_of_the_token() -> None:
     cell, loop = folded("Jordan")
     own = sample(loop, leaf="o")
     found = run(own, {**beginning(cell), "call.noise": noise()}, {**own.parameters, **numbers(temperature=1.0)})  # type: ignore[arg-type]
-    tokens, _, _ = plainly(cell, TOKEN, noise(), leaf="o")
+    tokens, _ = plainly(cell, TOKEN, noise(), leaf="o")
     assert torch.equal(found["token"], tokens)
     assert torch.equal(found["final o"], nn.functional.one_hot(tokens[-1], SIZE).double())
 
@@ -165,11 +164,6 @@ def test_a_temperature_near_zero_takes_the_best() -> None:
     logits = torch.randn(50, 9) * 30
     drawn = choose(logits, torch.rand(50, 9), torch.tensor(1e-38))
     assert torch.equal(drawn, logits.argmax(-1))
-
-
-def test_surprise_is_the_negative_logarithm_of_the_probability() -> None:
-    logits, token = torch.randn(5, 9) * 40, torch.arange(5)
-    torch.testing.assert_close(surprise(logits, token), nn.functional.cross_entropy(logits, token, reduction="none"))
 
 
 def test_a_cell_without_memory_has_the_token_as_its_only_state() -> None:

@@ -38,6 +38,9 @@ def sweep_back(run: StepByStepRun, output_gradients: Tensor, *, inputs: bool = F
         gradient(t, k) = gradient(t, k + 1) dh(k + 1)/dh(k)   for t > k
         gradient(t, t) = output_gradients(t) do(t)/dh(t)
 
+    Losses are taken in blocks of steps, so that the gradients carried at a time fit into memory: for each block, one
+    `SweptStep` for each step k from the block's end back to the first.
+
     output_gradients   (length, copies, batch, outputs): of the output of each step, several gradients each
     inputs             whether the gradients with respect to the inputs are wanted too
     """

@@ -84,7 +84,13 @@ EAGER = RangeChecks()
 def checked_lengths(
     lengths: Any, length: int, batch: int, device: torch.device, range_checks: RangeChecks = EAGER
 ) -> Tensor | None:
-    """One length per row, on the device; on a GPU they are clamped instead of checked."""
+    """The argument `lengths` as an integer tensor (batch,) on the call's device; an ArgumentError if it is none.
+
+    Lengths in the memory of the CPU must lie between 1 and `length`. Those on a GPU are not read, which would wait for
+    it, but clamped to that range.
+
+    range_checks   how the range is checked: by reading the values, or by an operator of a compiled graph
+    """
     if lengths is None:
         return None
     expected = f"integers ({batch},): one length per row"

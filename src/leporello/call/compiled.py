@@ -29,8 +29,7 @@ from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import OF_EVERY_MODULE
 from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
 from leporello.call.inputs import ArgumentAxes, map_tensors
-from leporello.call.network import Network, network_of
-from leporello.call.plan_cache import detached_for
+from leporello.call.plan_cache import Network, detached_for, network_by_handle
 from leporello.call.signature import autocast_mode, plan_signature, trace_signature
 from leporello.call.values import Results, gather_call, passing_of
 from leporello.engine.fresh_thread import in_fresh_thread
@@ -130,7 +129,7 @@ def guard(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None:
 @torch.compiler.assume_constant_result
 def attributes(handle: str, method: str) -> tuple[tuple[int, str, Any], ...]:
     """The plain attributes of a network, its gradient method and the modules of its cell: whose, which, what."""
-    net = network_of(handle)
+    net = network_by_handle(handle)
     options = {"engine": net.engine, "batch_first": net.batch_first}
     parts = [options, getattr(net.gradient, "__dict__", {}), *map(vars, net.cell.modules())]
     known: list[tuple[int, str, Any]] = []
@@ -158,7 +157,7 @@ def register_call(handle: str, skeleton: Any, one_step: bool) -> str:
     """A new name for a call in a graph: torch keeps graphs on disk by what they hold, and no two calls may be one."""
     name = f"{_process}.{os.getpid()}.{next(_numbers)}"
     graph_call = GraphCall(handle, constant(skeleton), one_step)
-    _graph_calls[name] = network_of(handle)._plan_cache.graph_calls[name] = graph_call
+    _graph_calls[name] = network_by_handle(handle)._plan_cache.graph_calls[name] = graph_call
     return name
 
 
@@ -178,7 +177,7 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     held   what stands for the cell's parameters and buffers
     """
     graph_call = _graph_calls[name]
-    net, one_step = network_of(graph_call.handle), graph_call.one_step
+    net, one_step = network_by_handle(graph_call.handle), graph_call.one_step
     inputs, state, lengths, resets, targets, forcing, draws = unflatten(graph_call.arguments, iter(tensors))
     _refuse_packed(inputs)
     arguments = {"resets": resets, "targets": targets, "forcing": forcing, "draws": draws}

@@ -70,7 +70,7 @@ def unflatten(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
 
 # ---- range checks as operators
 
-OPERATORS: dict[str, Callable[..., Any]] = {
+CHECK_OPERATORS: dict[str, Callable[..., Any]] = {
     "lengths_in_range(Tensor lengths, SymInt length) -> Tensor": lengths_in_range,
     "classes_in_range(Tensor targets, int classes, str name, bool one_step) -> Tensor": classes_in_range,
     "probability_in_range(Tensor probability, str shape) -> Tensor": probability_in_range,
@@ -91,7 +91,7 @@ def _fake(value: Tensor, *options: Any) -> Tensor:
     return torch.empty_like(value)
 
 
-for _schema, _check in OPERATORS.items():
+for _schema, _check in CHECK_OPERATORS.items():
     _name = _schema.partition("(")[0]
     library.define(_schema)
     library.impl(_name, _copying(_check), "CompositeExplicitAutograd")

@@ -1,10 +1,16 @@
-"""`PlanCache`: the loops, plans and cached calls of one network. A cell is traced, and a call planned, once."""
+"""`PlanCache`: the loops, plans and cached calls of one network. A cell is traced, and a call planned, once.
+
+`Network` is what a call knows of the network it belongs to. Graphs of torch.compile hold texts and tensors but no
+Python objects, so they refer to a network by a handle; a copy of a network has another handle.
+"""
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +89,11 @@ class PlanCache:
 
     @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
-        """The Loop of the cell as it is called, without the rewrites."""
+        """The trace of the cell for a call's inputs and state, before any rewrite; for its batch alone where the step
+        decides by the batch, else for all.
+
+        key   what the trace depends on, if it is known
+        """
         key = self._trace_key(cell, call) if key is None else key
         loop = self._any_batch(cell, call, key)
         if not loop.traced_for_one_batch:
@@ -188,3 +198,32 @@ def detached_for(call: Call, gradient: Method) -> Call:
     states = [(name, leaf.detach()) for name, leaf in call.states]
     state = map_leaves(lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, call.state)
     return replace(call, state=state, states=states)
+
+
+# ---- networks by handle
+
+
+class Network(Protocol):
+    """A cell with the options of its calls."""
+
+    cell: nn.Module
+    gradient: Method
+    engine: str
+    batch_first: bool
+    _plan_cache: PlanCache
+    _handle: str
+
+
+_numbers = itertools.count()
+_networks: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def handle_of(network: Network) -> str:
+    """A new handle for a network."""
+    handle = str(next(_numbers))
+    _networks[handle] = network
+    return handle
+
+
+def network_by_handle(handle: str) -> Network:
+    return _networks[handle]

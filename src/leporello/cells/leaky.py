@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from leporello.cells.argument_checks import check_choice, check_sizes, is_number
 from leporello.cells.connectivity import balanced, constrained, mask_of, signs_of
-from leporello.cells.initialisation import constant, orthogonal, uniform
+from leporello.cells.parameters import check_choice, check_sizes, constant, is_number, orthogonal, uniform
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, named
 

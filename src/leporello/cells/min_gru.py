@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leporello.cells.argument_checks import check_sizes
-from leporello.cells.initialisation import constant, uniform
+from leporello.cells.parameters import check_sizes, constant, uniform
 from leporello.loop.cell import Cell
 
 

@@ -12,13 +12,12 @@ from leporello.cli.cache import cache
 from leporello.cli.compare import compare
 from leporello.cli.console import reporting_errors, say
 from leporello.cli.draw import draw
-from leporello.cli.evaluate import evaluate
 from leporello.cli.explain import explain
 from leporello.cli.flow import flow
 from leporello.cli.generate import generate
 from leporello.cli.methods import methods
 from leporello.cli.runs import runs
-from leporello.cli.score import score
+from leporello.cli.score import evaluate, score
 from leporello.cli.train import resume, train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

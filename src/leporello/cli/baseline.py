@@ -23,7 +23,7 @@ from leporello.language.run.folder import Run
 from leporello.language.text.sources import source_of
 from leporello.language.tokens.corpus import Corpus
 from leporello.language.tokens.vocabulary import read_vocabulary
-from leporello.language.training.start import corpus_of_run, encode_source
+from leporello.language.training.train import corpus_of_run, encode_source
 
 
 @dataclass(frozen=True)

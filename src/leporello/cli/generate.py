@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leporello.cli.console import encodable, warn
-from leporello.cli.text_input import list_unknown
+from leporello.cli.score import list_unknown
 from leporello.language.model.language_model import LanguageModel
 
 

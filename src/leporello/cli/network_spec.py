@@ -14,13 +14,11 @@ from leporello.errors import ArgumentError, MissingState
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.loop.step import place_of, state_names
 from leporello.nets.bidirectional import Bidirectional
-from leporello.nets.layers import Layers
 from leporello.nets.recurrent import Recurrent
-from leporello.nets.stack import Stack
+from leporello.nets.stack import Layers, Stack
 from leporello.nets.summary import Summary
 from leporello.nets.torch_nn import from_torch
-from leporello.specs.cell_lookup import built_in_cell, user_cell
-from leporello.specs.cell_spec import CellSpec, parse_cells
+from leporello.specs.cell_spec import CellSpec, built_in_cell, parse_cells, user_cell
 from leporello.specs.user_code import INPUT_HINT
 
 NETWORKS = (Recurrent, Summary, Bidirectional, Layers)

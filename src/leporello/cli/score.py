@@ -1,9 +1,14 @@
-"""`leporello score`: a text coloured by how much each token surprised a run's network."""
+"""How well a run's network predicts a text: `leporello evaluate` in numbers, `leporello score` in colours.
+
+A text is read, normalised as in training, and checked against the vocabulary.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +18,13 @@ from rich.console import Console
 from leporello.atomic_write import write_atomically
 from leporello.cli.console import say
 from leporello.cli.output_files import writable
-from leporello.cli.text_input import Encoding, read_text
 from leporello.errors import ArgumentError
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.surprise_heatmap import coloured_html, coloured_text, is_plain, legend
+from leporello.language.text.normalise import normalised
+from leporello.language.text.sources import source_of
 from leporello.language.tokens.text_tokens import TextTokenizer
+from leporello.language.tokens.tokenizer import visible_token
 
 HTML_SUFFIXES = (".html", ".htm")
 
@@ -81,3 +88,64 @@ def bits_per_piece(model: LanguageModel, text: str, bits: list[float]) -> tuple[
             sums.append(sum_so_far)
             sum_so_far = 0.0
     return pieces, sums
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
+    encoding: Encoding = "auto",
+    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    unknown: Annotated[
+        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+    ] = "symbol",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
+) -> None:
+    """Perplexity and bits per character of a text, the state carried from its first character to its last."""
+    model = LanguageModel.load(run, which)
+    scores = model.evaluate(read_text(text, encoding, model, unknown))
+    if as_json:
+        say(json.dumps(dataclasses.asdict(scores)))
+        return
+    say(
+        f"perplexity          {scores.perplexity:.4f}\n"
+        f"bits per character  {scores.bits_per_character:.4f}\n"
+        f"bits per byte       {scores.bits_per_byte:.4f}\n"
+        f"tokens              {scores.tokens:,}\n"
+        f"unknown             {scores.unknown:.3%}"
+    )
+
+
+Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
+
+MAX_UNKNOWN_LISTED = 20  # unknown characters or words that an error names
+
+
+def read_text(names: Sequence[str], encoding: str, model: LanguageModel, unknown: str) -> str:
+    """The text of files or folders, joined and normalised.
+
+    unknown   "symbol": unknown characters are read as the unknown symbol; "error": they raise
+    """
+    if unknown not in ("symbol", "error"):
+        raise ArgumentError("--unknown has no such choice.", came=unknown, expected="symbol, error")
+    pieces = source_of(names, encoding).pieces()
+    text = "".join(normalised(pieces, model.config.normalise))
+    listed = list_unknown(model, text) if unknown == "error" else ""
+    if listed:
+        raise ArgumentError(
+            f"the text has {'words' if model.tokenizer.kind == 'word' else 'characters'} outside the vocabulary.",
+            came=listed,
+            tries="--unknown symbol, to read them as the unknown symbol",
+        )
+    return text
+
+
+def list_unknown(model: LanguageModel, text: str) -> str:
+    """The characters or words of a text that are outside the vocabulary, quoted, each once; empty if there are none."""
+    tokenizer = model.tokenizer
+    if not isinstance(tokenizer, TextTokenizer):
+        return ""
+    ids = tokenizer.encode(text).tolist()
+    tokens = zip(tokenizer.split(text), ids, strict=True)
+    unknown = dict.fromkeys(token for token, id in tokens if id == tokenizer.unknown)
+    more = f" and {len(unknown) - MAX_UNKNOWN_LISTED:,} more" if len(unknown) > MAX_UNKNOWN_LISTED else ""
+    return ", ".join(f"'{visible_token(token)}'" for token in list(unknown)[:MAX_UNKNOWN_LISTED]) + more

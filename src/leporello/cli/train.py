@@ -19,7 +19,7 @@ from rich.markup import escape
 from leporello.cli.training_view import run_training
 from leporello.errors import ArgumentError
 from leporello.language.config import Config, config_of, values_in
-from leporello.language.training.start import resume_training, start_training
+from leporello.language.training.train import resume_training, start_training
 
 RUNS_FOLDER = Path("runs")
 

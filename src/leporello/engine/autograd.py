@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from leporello.engine import reference
-from leporello.engine.plan import Plan, Sweep, Values
+from leporello.engine.plan import Plan, Sweep
 from leporello.engine.state_gradient import ALL, ClipCount, Passing, entering
 from leporello.engine.wiring import gradient_key, incoming_key, select
 from leporello.errors import GraphGone
-from leporello.loop.port import Port, Role
+from leporello.loop.port import Port, PortValues, Role
 
 Gradients = list[Tensor | None]
 
@@ -243,7 +243,7 @@ def _differentiable_backward(
     length: int,
     batch: int,
     weight: Tensor | None,
-) -> Values:
+) -> PortValues:
     """The backward Loop run by `call`, on values that autograd tracks: the gradients of the inputs by kind and name."""
     befores = call(plan.with_states_before, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
     states = [port.name for port in plan.loop.inputs if port.kind == "state"]

@@ -28,8 +28,6 @@ from leporello.loop.port import Port, Role
 from leporello.rewrite.pipeline import Context, Pass, PassRecord, Pipeline
 from leporello.rewrite.save import Saved
 
-Values = dict[tuple[str, str], Tensor]  # by kind and name of a port
-
 
 @dataclass(frozen=True, eq=False)
 class Sweep:

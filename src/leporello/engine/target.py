@@ -28,7 +28,7 @@ from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.save import EXPENSIVE
 
 
-class Run(Protocol):
+class BoundKernel(Protocol):
     """A kernel bound to its invariants: runs all steps of a window for all rows."""
 
     def __call__(
@@ -57,8 +57,8 @@ class Runner(Protocol):
     @property
     def source(self) -> Path | None: ...
 
-    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> Run:
-        """Prepare what no window changes, such as packed matrices, which live as long as the returned `Run`.
+    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
+        """Prepare what no window changes, such as packed matrices, which live as long as the returned `BoundKernel`.
 
         rows        values that are the same at every step, one per row of the batch; contiguous
         fixed       values that are the same for all rows, in any layout

@@ -11,11 +11,9 @@ from torch import Tensor, fx
 
 from leporello.engine.sweep.program import Program
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port, Role
+from leporello.loop.port import Port, PortKey, Role
 from leporello.loop.value_classes import is_view
 from leporello.rewrite.save import Saved
-
-Key = tuple[str, str]  # kind and name of a port
 
 
 class Pool(IntEnum):
@@ -30,7 +28,7 @@ class Pool(IntEnum):
     WEIGHTS = 6  # of what each step passes back
 
 
-Source = tuple[int, int]  # a pool, and an index into it
+PoolIndex = tuple[int, int]  # a pool, and an index into it
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,8 @@ class Wiring:
     """
 
     forward: tuple[int, ...]
-    kept: tuple[Source, ...]
-    backward: tuple[Source, ...]
+    kept: tuple[PoolIndex, ...]
+    backward: tuple[PoolIndex, ...]
     constants: tuple[Tensor, ...]
     results: tuple[int | None, ...]
     incoming: tuple[tuple[int, Port], ...]
@@ -85,11 +83,11 @@ def wiring_of(
     outputs = {port.key: index for index, port in enumerate(saved.forward.outputs)}
     befores = {name: index for index, name in enumerate(saved.befores)}
     constants = list(gradient.constants.items())
-    sources: dict[Key, Source] = {
+    sources: dict[PortKey, PoolIndex] = {
         ("invariant", name): (Pool.CONSTANTS, index) for index, (name, _) in enumerate(constants)
     }
     sources |= {incoming_key(port): (Pool.GRADIENTS, i) for i, port in enumerate(loop.outputs) if port.is_floating}
-    kept: list[Source] = []
+    kept: list[PoolIndex] = []
     for port in saved.backward.inputs:
         source = _saved_source(port, values, outputs, befores)
         if source is not None:
@@ -134,8 +132,8 @@ def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple
 
 
 def _saved_source(
-    port: Port, values: dict[Key, int], outputs: dict[Key, int], befores: dict[str, int]
-) -> Source | None:
+    port: Port, values: dict[PortKey, int], outputs: dict[PortKey, int], befores: dict[str, int]
+) -> PoolIndex | None:
     """The source of an input of the backward Loop that is a value of the forward sweep; None for other inputs."""
     if port.role is Role.SAVED:
         return (Pool.OUTPUTS, outputs[port.key])
@@ -150,18 +148,18 @@ def _saved_source(
     return None
 
 
-def incoming_key(port: Port) -> Key:
+def incoming_key(port: Port) -> PortKey:
     """Kind and name of the backward Loop's input that is the gradient of an output."""
     if port.kind == "state":
         return ("state", port.name)
     return ("sequence" if port.kind == "sequence" else "invariant", f"grad.{port.name}")
 
 
-def gradient_key(port: Port) -> Key:
+def gradient_key(port: Port) -> PortKey:
     """Kind and name of the backward Loop's output that is the gradient of an input: an invariant's is a total."""
     return ("total" if port.kind == "invariant" else port.kind, port.name)
 
 
-def select(sources: Sequence[Source], pools: Sequence[Sequence[Any]]) -> list[Any]:
+def select(sources: Sequence[PoolIndex], pools: Sequence[Sequence[Any]]) -> list[Any]:
     """The tensors to which the sources point."""
     return [pools[pool][index] for pool, index in sources]

@@ -39,7 +39,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class CostTable:
     """A table of costs: a row for each method, for one Loop, length and batch."""
 
     length: int
@@ -60,7 +60,7 @@ class Costs:
         return f"<table><tr>{head}</tr>{cells}</table>"
 
 
-def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None = None) -> Costs:
+def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None = None) -> CostTable:
     """What each method costs for a Loop of `length` steps and `batch` rows.
 
     methods   one of each kind by default
@@ -79,7 +79,7 @@ def cost(length: int, batch: int, loop: Loop, methods: Sequence[Method] | None =
     work = work_of(loop)
     methods = one_of_each(length) if methods is None else methods
     rows = tuple(Cost(method, *method.cost(work, length, batch)) for method in methods)
-    return Costs(length, batch, loop.name, rows)
+    return CostTable(length, batch, loop.name, rows)
 
 
 def one_of_each(length: int) -> list[Method]:

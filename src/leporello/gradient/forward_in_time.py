@@ -8,7 +8,7 @@ outputs. Which derivatives are carried is up to the method; `CarryingLoop` runs 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,8 +24,8 @@ from leporello.errors import ArgumentError
 from leporello.gradient.method import Method
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port, Role
-from leporello.rewrite.linearize import Key, Linear, gradient_port, numbers_per_row, total_port
+from leporello.loop.port import Port, PortKey, PortValues, Role
+from leporello.rewrite.forward_in_time.linearize import Linear, gradient_port, numbers_per_row, total_port
 
 STEPS_PER_STRETCH = 64  # random draws of so many steps are in memory together
 
@@ -61,11 +61,11 @@ class CarryingLoop:
         return [port for port in self.loop.inputs if port.kind == "state" and port.name not in names]
 
     @torch.no_grad()
-    def run(self, values: Mapping[Key, Tensor], length: int, batch: int) -> dict[Key, Tensor]:
+    def run(self, values: PortValues, length: int, batch: int) -> dict[PortKey, Tensor]:
         """Final states and totals, by kind and name, from the inputs by kind and name; random draws are made here."""
         steps = 1 if self.sweep is None else STEPS_PER_STRETCH
         states = {key: value for key, value in values.items() if key[0] == "state"}
-        totals: dict[Key, Tensor] = {}
+        totals: dict[PortKey, Tensor] = {}
         for start in range(0, length, steps):
             stretch = slice(start, min(start + steps, length))
             for key, value in self._stretch({**values, **states}, stretch, batch).items():
@@ -75,7 +75,7 @@ class CarryingLoop:
                     totals[key] = totals[key] + value if key in totals else value
         return states | totals
 
-    def _stretch(self, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> dict[Key, Tensor]:
+    def _stretch(self, values: PortValues, stretch: slice, batch: int) -> dict[PortKey, Tensor]:
         length = stretch.stop - stretch.start
         inputs = [self._value(port, values, stretch, batch) for port in self.loop.inputs]
         if self.sweep is None:
@@ -85,7 +85,7 @@ class CarryingLoop:
             outputs, _ = autograd.run_sweep(self.sweep, length, batch, [by_key[p.key] for p in self.sweep.inputs])
         return {port.key: value for port, value in zip(self.loop.outputs, outputs, strict=True)}
 
-    def _value(self, port: Port, values: Mapping[Key, Tensor], stretch: slice, batch: int) -> Tensor:
+    def _value(self, port: Port, values: PortValues, stretch: slice, batch: int) -> Tensor:
         if port.key in values:
             value = values[port.key]
             return value[stretch] if port.kind in ("sequence", "draw") else value
@@ -110,11 +110,11 @@ class ForwardMethod(Method, ABC):
         """The Loop that is run instead of the backward one."""
 
     @abstractmethod
-    def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
+    def beginning(self, linear: Linear, batch: int) -> dict[PortKey, Tensor]:
         """What that Loop carries before the first step, by kind and name."""
 
     @abstractmethod
-    def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
+    def ending(self, linear: Linear, states: PortValues, arriving: Tensor) -> dict[PortKey, Tensor]:
         """What the gradient of the final state adds to the gradients of the sources on which the state depends.
 
         states     what is carried, after the last step
@@ -201,7 +201,7 @@ class ForwardMethod(Method, ABC):
         results = carried.run(inputs, length, batch)
         at_end = {port.name: value for port, value in zip(ports, arriving_at, strict=True) if port.kind == "state"}
         if linear.influencing and any(value is not None for value in at_end.values()):
-            by_key: dict[Key, Any] = {port.key: value for port, value in zip(ports, incoming, strict=True)}
+            by_key: dict[PortKey, Any] = {port.key: value for port, value in zip(ports, incoming, strict=True)}
             with torch.autocast(linear.states[0].device.type, enabled=False):
                 last = self.ending(linear, results, linear.to_vector([by_key[port.key] for port in linear.states]))
             results |= {key: results[key] + value if key in results else value for key, value in last.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +13,9 @@ from leporello.engine.targets import without_kernels
 from leporello.gradient.forward_in_time import ForwardMethod
 from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
-from leporello.rewrite.influence import influence, influence_port, source_gradient
-from leporello.rewrite.linearize import Key, Linear, numbers_per_row, total_port
+from leporello.loop.port import PortKey, PortValues
+from leporello.rewrite.forward_in_time.influence import influence, influence_port, source_gradient
+from leporello.rewrite.forward_in_time.linearize import Linear, numbers_per_row, total_port
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class RTRL(ForwardMethod):
         """Torch's operators instead of kernels: they are faster for a matrix product per row."""
         return without_kernels() if plan.target is not None and plan.target.kernels else plan.target
 
-    def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
+    def beginning(self, linear: Linear, batch: int) -> dict[PortKey, Tensor]:
         """No influence yet; that of the initial state on itself is the identity."""
-        influences: dict[Key, Tensor] = {}
+        influences: dict[PortKey, Tensor] = {}
         for port in linear.influencing:
             carried = influence_port(port, linear)
             value = torch.zeros(batch, *carried.shape, dtype=carried.dtype, device=carried.device)
@@ -60,7 +60,7 @@ class RTRL(ForwardMethod):
             influences[carried.key] = value
         return influences
 
-    def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
+    def ending(self, linear: Linear, states: PortValues, arriving: Tensor) -> dict[PortKey, Tensor]:
         return {
             total_port(port).key: source_gradient(port, arriving, states[influence_port(port, linear).key])
             for port in linear.influencing

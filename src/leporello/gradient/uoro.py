@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 from leporello.gradient.forward_in_time import ForwardMethod
 from leporello.gradient.work import Work
 from leporello.loop.loop import Loop
-from leporello.rewrite.linearize import Key, Linear, total_port
-from leporello.rewrite.rank_one import TANGENT, rank_one, source_gradient, trace_port
+from leporello.loop.port import PortKey, PortValues
+from leporello.rewrite.forward_in_time.linearize import Linear, total_port
+from leporello.rewrite.forward_in_time.rank_one import TANGENT, rank_one, source_gradient, trace_port
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class UORO(ForwardMethod):
     def carrying(self, linear: Linear) -> Loop:
         return rank_one(linear)
 
-    def beginning(self, linear: Linear, batch: int) -> dict[Key, Tensor]:
+    def beginning(self, linear: Linear, batch: int) -> dict[PortKey, Tensor]:
         """Zeros; for the initial state a random sign on both sides, the product of which is the identity on average."""
         if not linear.influencing:
             return {}
         device = linear.states[0].device
         tangent = torch.zeros(batch, linear.size, dtype=linear.dtype, device=device)
-        carried: dict[Key, Tensor] = {("state", TANGENT): tangent}
+        carried: dict[PortKey, Tensor] = {("state", TANGENT): tangent}
         for port in linear.influencing:
             trace = trace_port(port, linear)
             value = torch.zeros(batch, *trace.shape, dtype=trace.dtype, device=device)
@@ -54,7 +54,7 @@ class UORO(ForwardMethod):
             carried[trace.key] = value
         return carried
 
-    def ending(self, linear: Linear, states: Mapping[Key, Tensor], arriving: Tensor) -> dict[Key, Tensor]:
+    def ending(self, linear: Linear, states: PortValues, arriving: Tensor) -> dict[PortKey, Tensor]:
         weight = (arriving * states["state", TANGENT]).sum(1)
         return {
             total_port(port).key: source_gradient(port, weight, states[trace_port(port, linear).key])

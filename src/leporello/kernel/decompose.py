@@ -12,15 +12,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch._decomp import decomposition_table
-from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.kernel.decomposition_rules import COMPOSITES, CONVOLUTIONS, DecompositionRule
 from leporello.kernel.expressions import COVERED
-from leporello.kernel.fx_nodes import short
+from leporello.kernel.lowering_context import short
 from leporello.kernel.scatter_and_sort import SCATTER_AND_SORT
 from leporello.kernel.separate_batch_axis import separate_batch_axis
-from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.fake_tensors import FakeTensorFamily, writes_in_place
 from leporello.loop.graph import call, copied
 
 DECOMPOSITIONS: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **SCATTER_AND_SORT}
@@ -106,12 +104,11 @@ def _traced(
         return rule(*map(_mutable, args), **options)
 
     try:
-        with family.active(), family.no_new_guards(), torch.no_grad():
-            inner = make_fx(dispatch_functionalize(of_leaves))(*(leaf.meta["val"] for leaf in leaves)).graph
+        with family.no_new_guards(), torch.no_grad():
+            inner = family.graph_of(of_leaves, *(leaf.meta["val"] for leaf in leaves)).graph
     except Exception:
         return None
-    mutates = any(getattr(getattr(one.target, "_schema", None), "is_mutable", False) for one in inner.nodes)
-    return None if mutates or any(one.op == "get_attr" for one in inner.nodes) else inner
+    return None if any(map(writes_in_place, inner.nodes)) or any(one.op == "get_attr" for one in inner.nodes) else inner
 
 
 def _mutable(argument: Any) -> Any:

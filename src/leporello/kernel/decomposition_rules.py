@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.kernel.fx_nodes import dims, row_axis, short
+from leporello.kernel.lowering_context import dims, row_axis, short
 from leporello.loop.graph import arguments
 
 aten = torch.ops.aten

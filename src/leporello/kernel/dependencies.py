@@ -152,12 +152,15 @@ def blocks_ahead(kernel: Kernel) -> list[Block]:
 
 
 def fuse(blocks: list[Block], new: Pointwise, *, anywhere: bool = True) -> None:
-    """Put new loops into the first block that they can be fused with; behind all others where there is none.
+    """Add a pointwise block to a kernel's blocks, in place: its stores join those of the earliest block with the same
+    loops that they can move to, past blocks that neither write what they read nor touch what they write; where there
+    is none, it becomes the last block.
 
-    What a step reads is then read once, and a value that several stores need is computed once. Elsewhere than with the
-    last block they are fused only if both depend on the state, or neither: products that do not may run ahead.
+    What a step reads is then read once, and a value that several stores need is computed once. With another block than
+    the last one they are fused only if both depend on the state, or neither: a product whose operands do not depend on
+    the state may run for several steps ahead, and must not wait for one that does.
 
-    anywhere   whether they may be fused with another block than the last
+    anywhere   False: fuse with the last block or not at all
     """
     accesses = loads(*_values(new))
     needed, results = {buffer for buffer, _ in accesses}, {store.buffer for store in new.stores}

@@ -16,16 +16,12 @@ from torch import Tensor, fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from leporello.kernel.description import Along, Apply, Constant, Expression, Fetch, Load, Position
-from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
 from leporello.kernel.index import Index
-from leporello.kernel.lowering_context import LoweringContext, Positions, cast
+from leporello.kernel.lowering_context import LoweringContext, Positions, cast, dims, dtype_of, refuse, short
 from leporello.kernel.operators import OPERATORS
 from leporello.kernel.partial_writes import PARTIAL_WRITES
-from leporello.kernel.views import SPLITS, VIEWS, broadcast, same_value
-from leporello.loop.fake_tensors import has_rows
+from leporello.kernel.views import SPLITS, VIEW_RULES, broadcast, same_value
 from leporello.loop.graph import arguments
-
-MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from one step to the next
 
 ExpressionRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
@@ -278,17 +274,17 @@ def _indexing(context: LoweringContext, node: fx.Node, index: Positions) -> Expr
 
 
 @dataclass(frozen=True)
-class Rule:
+class Lowering:
     """How an ATen operator is lowered to an expression.
 
     kind        "pointwise": one element of each argument for each element; "view"; "constant"; "fetch": at computed
                 positions of its first argument, which is then materialised
-    expensive   as in `Operator`: materialised rather than computed again
+    streamed    as in `Operator`: written out at every reader rather than materialised
     """
 
     expression: ExpressionRule
     kind: Literal["pointwise", "view", "constant", "fetch"]
-    expensive: bool = False
+    streamed: bool = True
 
 
 ALIASES = {"true_divide": "div", "rsub": "sub"}  # ATen operators that are another with its arguments exchanged or not
@@ -297,39 +293,40 @@ _GENERIC = {
     for name, operator in OPERATORS.items()
     if not operator.reduction and name not in ("cast", "quotient")
 }
-EXPRESSION_RULES: dict[str, Rule] = {
-    **{n: Rule(_unary, "pointwise", operator.expensive) for n, operator in _GENERIC.items() if operator.arity == 1},
-    **{n: Rule(_binary, "pointwise", operator.expensive) for n, operator in _GENERIC.items() if operator.arity == 2},
-    **{n: Rule(_binary, "pointwise", OPERATORS[name].expensive) for n, name in ALIASES.items()},
-    "where": Rule(_where, "pointwise"),
-    "masked_fill": Rule(_masked_fill, "pointwise"),
-    **dict.fromkeys(["addcmul", "addcdiv"], Rule(_addcmul, "pointwise")),
-    **dict.fromkeys(["clamp", "clamp_min", "clamp_max"], Rule(_clamp, "pointwise")),
-    **dict.fromkeys(["_to_copy", "convert_element_type"], Rule(same_value, "pointwise")),
-    "tanh_backward": Rule(_tanh_backward, "pointwise"),
-    "sigmoid_backward": Rule(_sigmoid_backward, "pointwise"),
-    "threshold_backward": Rule(_threshold_backward, "pointwise"),
-    **{name: Rule(view, "view") for name, view in VIEWS.items()},
-    **dict.fromkeys(["full", "full_like", "fill"], Rule(_constant(1), "constant")),
-    "new_full": Rule(_constant(2), "constant"),
-    "scalar_tensor": Rule(_constant(0), "constant"),
-    **dict.fromkeys(["zeros", "zeros_like", "new_zeros", "zero"], Rule(_constant(None, 0), "constant")),
+EXPRESSION_RULES: dict[str, Lowering] = {
+    **{n: Lowering(_unary, "pointwise", operator.streamed) for n, operator in _GENERIC.items() if operator.arity == 1},
+    **{n: Lowering(_binary, "pointwise", operator.streamed) for n, operator in _GENERIC.items() if operator.arity == 2},
+    **{n: Lowering(_binary, "pointwise", OPERATORS[name].streamed) for n, name in ALIASES.items()},
+    "where": Lowering(_where, "pointwise"),
+    "masked_fill": Lowering(_masked_fill, "pointwise"),
+    **dict.fromkeys(["addcmul", "addcdiv"], Lowering(_addcmul, "pointwise")),
+    **dict.fromkeys(["clamp", "clamp_min", "clamp_max"], Lowering(_clamp, "pointwise")),
+    **dict.fromkeys(["_to_copy", "convert_element_type"], Lowering(same_value, "pointwise")),
+    "tanh_backward": Lowering(_tanh_backward, "pointwise"),
+    "sigmoid_backward": Lowering(_sigmoid_backward, "pointwise"),
+    "threshold_backward": Lowering(_threshold_backward, "pointwise"),
+    **{name: Lowering(view, "view") for name, view in VIEW_RULES.items()},
+    **dict.fromkeys(["full", "full_like", "fill"], Lowering(_constant(1), "constant")),
+    "new_full": Lowering(_constant(2), "constant"),
+    "scalar_tensor": Lowering(_constant(0), "constant"),
+    **dict.fromkeys(["zeros", "zeros_like", "new_zeros", "zero"], Lowering(_constant(None, 0), "constant")),
     **dict.fromkeys(
-        ["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"], Rule(_constant(None, 0), "constant")
+        ["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"],
+        Lowering(_constant(None, 0), "constant"),
     ),
-    **dict.fromkeys(["ones", "ones_like", "new_ones"], Rule(_constant(None, 1), "constant")),
-    **dict.fromkeys(["arange", "iota"], Rule(_arange, "constant")),
-    "embedding": Rule(_embedding, "fetch", expensive=True),
-    "gather": Rule(_gather, "fetch", expensive=True),
-    "index": Rule(_indexing, "fetch", expensive=True),
-    "index_select": Rule(_index_select, "fetch", expensive=True),
+    **dict.fromkeys(["ones", "ones_like", "new_ones"], Lowering(_constant(None, 1), "constant")),
+    **dict.fromkeys(["arange", "iota"], Lowering(_arange, "constant")),
+    "embedding": Lowering(_embedding, "fetch", streamed=False),
+    "gather": Lowering(_gather, "fetch", streamed=False),
+    "index": Lowering(_indexing, "fetch", streamed=False),
+    "index_select": Lowering(_index_select, "fetch", streamed=False),
 }
 SIZES = {"sym_size", "sym_numel"}  # numbers that follow from the number of rows
 PRODUCTS = {"mm", "bmm"}
 REDUCTIONS = {name for name, operator in OPERATORS.items() if operator.reduction}
 POINTWISE = {name for name, rule in EXPRESSION_RULES.items() if rule.kind == "pointwise"}
 FETCHES = {name for name, rule in EXPRESSION_RULES.items() if rule.kind == "fetch"}
-EXPENSIVE = {name for name, rule in EXPRESSION_RULES.items() if rule.expensive}
+NOT_STREAMED = {name for name, rule in EXPRESSION_RULES.items() if not rule.streamed}
 NEVER_MATERIALISED = (
     {name for name, rule in EXPRESSION_RULES.items() if rule.kind in ("view", "constant")} | SPLITS | SIZES
 )
@@ -339,20 +336,3 @@ COVERED = {*EXPRESSION_RULES, *SPLITS, *SIZES, *PRODUCTS, *REDUCTIONS, *PARTIAL_
 def is_pointwise(node: fx.Node) -> bool:
     """Whether each element of an operator's value needs one element of each argument: it may be applied to slices."""
     return node.op == "call_function" and short(node) in POINTWISE
-
-
-def is_drawn_in(node: fx.Node) -> bool:
-    """Whether an operator costs no more inside a kernel than outside, and saves a pass over memory there.
-
-    So it is for pointwise operators, views, layer norms, and products of rows with a matrix. Not so where the matrix is
-    large: inside, it is read again for every step, outside once for many.
-    """
-    if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
-        return False
-    name = short(node)
-    if name in ("mm", "addmm"):
-        left, right = arguments(node)[-2:]
-        if has_rows(right.meta["val"]) or right.meta["val"].numel() > MAX_INSIDE_MATRIX_ELEMENTS:
-            return False
-        return has_rows(left.meta["val"])
-    return name in {*POINTWISE, *VIEWS, *SPLITS, "cat", "native_layer_norm", "native_layer_norm_backward"}

@@ -1,8 +1,8 @@
 """From an inside of a split Loop to the description of its kernel.
 
 A value is either in memory or an expression: views change its index, pointwise operators are written out where they are
-read. Into memory go the results of a step, what a product reads, what products and reductions give, and what is
-expensive and read more than once. Blocks come in the order in which they are needed; loops over the same sizes are
+read. Into memory go the results of a step, what a product reads, what products and reductions give, and what is not
+streamed and read more than once. Blocks come in the order in which they are needed; loops over the same sizes are
 fused.
 """
 
@@ -32,16 +32,15 @@ from leporello.kernel.description import (
     dtype_of_expression,
 )
 from leporello.kernel.expressions import (
-    EXPENSIVE,
     FETCHES,
     NEVER_MATERIALISED,
+    NOT_STREAMED,
     PRODUCTS,
     REDUCTIONS,
     expression_of,
 )
-from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, row_axis, short
 from leporello.kernel.index import Index, Variable, loop_variables, row_major
-from leporello.kernel.lowering_context import Positions
+from leporello.kernel.lowering_context import Positions, dims, dtype_of, features, refuse, row_axis, short
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
@@ -49,7 +48,7 @@ from leporello.loop.value_classes import ValueClass
 
 FLOAT_DTYPES = frozenset({torch.float32, torch.float64})  # by default; a target may compute with others
 INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
-MAX_CHEAP_READERS = 3  # a cheap value with more is materialised
+MAX_STREAMED_READERS = 3  # a streamed value with more is materialised
 MAX_EXPRESSION_DEPTH = 60  # operators nested in each other: emitters go down as deep
 PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "scratch")
 
@@ -357,9 +356,9 @@ def _refuse_type(node: fx.Node, dtypes: frozenset[torch.dtype]) -> None:
 
 def _is_read_often(node: fx.Node) -> bool:
     """Whether a value would be computed again and again where it is read: by many, or by one that repeats it."""
-    expensive = short(node) in EXPENSIVE
-    too_many = len(node.users) > (1 if expensive else MAX_CHEAP_READERS)
-    return too_many or (expensive and _is_repeated(node, _count(node)))
+    streamed = short(node) not in NOT_STREAMED
+    too_many = len(node.users) > (MAX_STREAMED_READERS if streamed else 1)
+    return too_many or (not streamed and _is_repeated(node, _count(node)))
 
 
 def _is_repeated(node: fx.Node, count: int) -> bool:

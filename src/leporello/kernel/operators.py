@@ -21,9 +21,9 @@ class Operator:
 
     arity        how many expressions it is applied to; a reduction has one
     meaning      what it computes, on tensors; a reduction reduces the last axis
-    expensive    whether to compute a value again costs more than to store it and load it again. Lowering writes a
-                 pointwise operator out at every reader (it is streamed); an expensive one with several readers, or
-                 with one that repeats it along a further axis, is materialised: computed once, into a buffer of its own
+    streamed     whether lowering writes it out at every reader, which costs less than to store its value and load it
+                 again; one that is not streamed is materialised (computed once, into a buffer of its own) where it has
+                 several readers, or one that repeats it along a further axis
     reduction    whether it reduces loops; its result is always materialised
     operands     how lowering prepares its operands: "cast" to the type of its value; compared in their "common" type;
                  or taken as they are, of "any" type
@@ -35,7 +35,7 @@ class Operator:
 
     arity: int
     meaning: Callable[..., Tensor]
-    expensive: bool = False
+    streamed: bool = True
     reduction: bool = False
     operands: Literal["cast", "common", "any"] = "cast"
     floats: bool = True
@@ -85,7 +85,7 @@ def _unchanged(value: Tensor) -> Tensor:
 
 def _function(meaning: Callable[[Tensor], Tensor]) -> Operator:
     """A function of one floating-point number that takes many instructions."""
-    return Operator(1, meaning, expensive=True)
+    return Operator(1, meaning, streamed=False)
 
 
 def _comparison(meaning: Callable[[Tensor, Tensor], Tensor]) -> Operator:
@@ -97,18 +97,18 @@ OPERATORS: dict[str, Operator] = {
     "add": Operator(2, torch.add, integers="same", on_bools="logical_or"),
     "sub": Operator(2, torch.sub, integers="same"),
     "mul": Operator(2, torch.mul, integers="same", on_bools="logical_and"),
-    "div": Operator(2, torch.div, expensive=True),
+    "div": Operator(2, torch.div, streamed=False),
     "neg": Operator(1, torch.neg, integers="same"),
     "abs": Operator(1, torch.abs, integers="own"),
     "square": Operator(1, torch.square, integers="same"),
     "reciprocal": _function(torch.reciprocal),
-    "pow": Operator(2, torch.pow, expensive=True, integers="own"),
+    "pow": Operator(2, torch.pow, streamed=False, integers="own"),
     "quotient": Operator(  # rounded towards zero
         2, _zero_for_zero_divisors(lambda a, b: torch.div(a, b, rounding_mode="trunc")), floats=False, integers="own"
     ),
-    "floor_divide": Operator(2, _zero_for_zero_divisors(torch.floor_divide), expensive=True, integers="own"),
-    "fmod": Operator(2, _zero_for_zero_divisors(torch.fmod), expensive=True, integers="own"),
-    "remainder": Operator(2, _zero_for_zero_divisors(torch.remainder), expensive=True, integers="own"),
+    "floor_divide": Operator(2, _zero_for_zero_divisors(torch.floor_divide), streamed=False, integers="own"),
+    "fmod": Operator(2, _zero_for_zero_divisors(torch.fmod), streamed=False, integers="own"),
+    "remainder": Operator(2, _zero_for_zero_divisors(torch.remainder), streamed=False, integers="own"),
     # exponentials, powers, logarithms
     "exp": _function(torch.exp),
     "exp2": _function(torch.exp2),
@@ -130,8 +130,8 @@ OPERATORS: dict[str, Operator] = {
     "asin": _function(torch.asin),
     "acos": _function(torch.acos),
     "atan": _function(torch.atan),
-    "atan2": Operator(2, torch.atan2, expensive=True),
-    "hypot": Operator(2, torch.hypot, expensive=True),
+    "atan2": Operator(2, torch.atan2, streamed=False),
+    "hypot": Operator(2, torch.hypot, streamed=False),
     "sinh": _function(torch.sinh),
     "cosh": _function(torch.cosh),
     "tanh": _function(torch.tanh),

@@ -12,9 +12,8 @@ from typing import Any
 from torch import fx
 
 from leporello.kernel.description import Constant, Expression
-from leporello.kernel.fx_nodes import dims, dtype_of, features, refuse, short
 from leporello.kernel.index import Index
-from leporello.kernel.lowering_context import LoweringContext, Positions, cast
+from leporello.kernel.lowering_context import LoweringContext, Positions, cast, dims, dtype_of, features, refuse, short
 from leporello.loop.graph import arguments
 
 

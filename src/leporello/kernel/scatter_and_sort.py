@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.kernel.decomposition_rules import DecompositionRule, reshaped
-from leporello.kernel.fx_nodes import dims, short
+from leporello.kernel.lowering_context import dims, short
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 

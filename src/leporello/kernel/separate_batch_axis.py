@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.kernel.expressions import POINTWISE, PRODUCTS, REDUCTIONS
-from leporello.kernel.fx_nodes import short
+from leporello.kernel.lowering_context import short
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows
 from leporello.loop.graph import arguments, call, copied
 

@@ -1,7 +1,7 @@
 """Views as what they do to an index: the value stays where it is, and is read at another position.
 
-A rule of `VIEWS` takes the operator and the index at which its value is wanted, and gives the expression there: that of
-its argument at another index.
+A rule of `VIEW_RULES` takes the operator and the index at which its value is wanted, and gives the expression there:
+that of its argument at another index.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 from torch import fx
 
 from leporello.kernel.description import Expression
-from leporello.kernel.fx_nodes import dims, dtype_of, refuse, short
 from leporello.kernel.index import Index, row_major, split_row_major
-from leporello.kernel.lowering_context import LoweringContext, Positions, cast
+from leporello.kernel.lowering_context import LoweringContext, Positions, cast, dims, dtype_of, refuse, short
 from leporello.loop.graph import arguments
 
 SPLITS = {"split", "split_with_sizes", "chunk", "unbind"}  # have several results, which are read through getitem
@@ -234,7 +233,7 @@ def _copy(context: LoweringContext, node: fx.Node, index: Positions) -> Expressi
     return cast(context.at(source, tuple(broadcast(source, index))), dtype_of(node))
 
 
-VIEWS: dict[str, ViewRule] = {
+VIEW_RULES: dict[str, ViewRule] = {
     **dict.fromkeys(
         ["clone", "alias", "detach", "contiguous", "lift", "lift_fresh", "lift_fresh_copy", "stop"], same_value
     ),

@@ -2,6 +2,6 @@
 
 from leporello.language.config import Config
 from leporello.language.model.language_model import Evaluation, LanguageModel
-from leporello.language.train import train
+from leporello.language.training.train import train
 
 __all__ = ["Config", "Evaluation", "LanguageModel", "train"]

@@ -91,15 +91,20 @@ _MAKE_IT_STATE = (
 
 
 class NoWrites(TorchDispatchMode):
-    """While active, an operator that writes to one of these tensors, or to a view of one, is refused."""
+    """While active, an operator that writes to one of these tensors, or to a view of one, is refused.
+
+    saw_writes   whether an operator has written to any other tensor
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
+        self.saw_writes = False
         self.names = {_storage_id(value): name for name, value in reversed([*tensors.items()])}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func._schema.is_mutable:
+            self.saw_writes = True
             for index, argument in enumerate(func._schema.arguments):
                 value = args[index] if index < len(args) else kwargs.get(argument.name)
                 if argument.is_write and isinstance(value, Tensor) and _storage_id(value) in self.names:

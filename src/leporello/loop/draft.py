@@ -5,14 +5,16 @@ A rewrite opens one, adds inputs, operators and outputs, and closes it into a Lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
-from leporello.loop.graph import call, copied
+from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.graph import call, copied, placeholders
+from leporello.loop.graph_cleanup import tidy
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 
@@ -84,3 +86,31 @@ class Draft:
         self.graph.lint()
         inputs, outputs = (tuple(port for port, _ in side) for side in (self.inputs, self.outputs))
         return replace(self.origin, graph=self.graph, inputs=inputs, outputs=outputs, **changes)
+
+
+# ---- a traced function of some values, appended: `add_loss` adds a loss, `sample` the choice of a token
+
+
+def trace_function(
+    function: Callable[..., Any], values: Sequence[Tensor], family: FakeTensorFamily
+) -> tuple[fx.Graph, dict[str, Tensor]]:
+    """The graph of function(rows, *values), and the constant tensors it refers to.
+
+    values   fake tensors of the family
+    """
+    module = family.graph_of(function, family.rows, *values)
+    graph, _ = copied(module.graph)
+    return graph, tidy(graph, module, family)
+
+
+def append_graph(draft: Draft, graph: fx.Graph, values: Sequence[fx.Node]) -> list[fx.Node]:
+    """Append a traced graph to a draft's, and return the nodes of its results.
+
+    values   nodes of the draft that are the function's arguments
+    """
+    copies = dict(zip(placeholders(graph), [draft.rows, *values], strict=True))
+    for node in graph.nodes:
+        if node.op == "call_function":
+            copies[node] = draft.graph.node_copy(node, copies.__getitem__)
+    results: Any = graph.output_node().args[0]
+    return [copies[node] for node in (results if isinstance(results, (tuple, list)) else [results])]

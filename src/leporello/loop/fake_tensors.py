@@ -6,14 +6,16 @@ A Loop and all its rewrites belong to one family, so that a rewrite can compute 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.backends import opt_einsum
+from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
@@ -56,6 +58,28 @@ class FakeTensorFamily:
         with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would read the batch
             yield
 
+    def graph_of(
+        self, function: Callable[..., Any], *arguments: Any, in_place: bool = False, decompositions: Any = None
+    ) -> fx.GraphModule:
+        """The graph of function(*arguments), traced by make_fx, without operators that write in place.
+
+        Where there are some, a second trace makes them functional: torch's functional wrappers cost as much as all the
+        rest, and most functions do without.
+
+        in_place   the function is known to write in place: the first trace is left out
+        """
+
+        def lazily(*values: Any) -> Any:
+            with maybe_enable_thunkify():  # arithmetic on sizes is recorded only where an operator reads it
+                return function(*values)
+
+        with self.active():
+            if not in_place:
+                module = make_fx(lazily, decomposition_table=decompositions)(*arguments)
+                if not any(writes_in_place(node) for node in module.graph.nodes):
+                    return module
+            return make_fx(dispatch_functionalize(lazily), decomposition_table=decompositions)(*arguments)
+
     @contextlib.contextmanager
     def no_new_guards(self) -> Iterator[None]:
         """Fail where the block adds a guard on the number of rows; does nothing where that is a number already."""
@@ -77,6 +101,12 @@ class FakeTensorFamily:
     def batch_is_concrete(self) -> bool:
         """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""
         return isinstance(self.rows, int) or bool(self.shapes.guards)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Whether an operator of a traced graph writes to one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def row_axes(value: Tensor) -> list[int]:

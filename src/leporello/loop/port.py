@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Kind = Literal["sequence", "invariant", "draw", "state", "total"]
+PortKey = tuple[str, str]  # kind and name of a port
+PortValues = Mapping[PortKey, Tensor]
 
 
 class Role(Enum):
@@ -98,7 +102,7 @@ class Port:
         return self.role not in _FROM_THE_USER
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> PortKey:
         """Kind and name: no two inputs of a Loop have the same, and no two outputs."""
         return (self.kind, self.name)
 

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import get_decompositions
-from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from leporello.loop.cell_tensors import (
@@ -86,8 +84,8 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
         _same_autocast(),
         _plain_operators(cell),
     ):
-        draws = _draws_of_step(cell, leaves, family)
-        traced = _traced_step(cell, leaves, draws, family)
+        draws, in_place = _draws_of_step(cell, leaves, family)
+        traced = _traced_step(cell, leaves, draws, in_place, family)
     loop = _loop(cell, leaves, family, traced)
     return loop.replace(batch_interaction=_batch_interaction(cell, x, state, loop, leaves))
 
@@ -176,8 +174,8 @@ def _plain_operators(cell: nn.Module) -> Iterator[None]:
             library.enabled = enabled
 
 
-def _draws_of_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> list[Draw]:
-    """The random numbers that one step draws, in order, from a first run of the step."""
+def _draws_of_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Draw], bool]:
+    """The random numbers that a first run of the step draws, in order, and whether it writes in place."""
     draws: list[Draw] = []
 
     def note(draw: Draw) -> Tensor:
@@ -187,12 +185,15 @@ def _draws_of_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -
 
     sequences, invariants, states = _fake_leaves(leaves, family)
     names = [name for name, _ in leaves.invariants]
-    with family.active(), torch.enable_grad(), Drawing(note), NoWrites(dict(zip(names, invariants, strict=True))):
+    shared = NoWrites(dict(zip(names, invariants, strict=True)))
+    with family.active(), torch.enable_grad(), Drawing(note), shared:
         _flat_step(cell, leaves, sequences, invariants, states)
-    return draws
+    return draws, shared.saw_writes
 
 
-def _traced_step(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: FakeTensorFamily) -> _Traced:
+def _traced_step(
+    cell: nn.Module, leaves: _Leaves, draws: list[Draw], in_place: bool, family: FakeTensorFamily
+) -> _Traced:
     """Run the step a second time, with its random numbers as inputs, and trace it with make_fx."""
     details: dict[str, Any] = {}
 
@@ -211,9 +212,9 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, draws: list[Draw], family: Fa
 
     numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
     sequences, invariants, states = _fake_leaves(leaves, family)
-    with family.active():
-        tracer = make_fx(dispatch_functionalize(run), decomposition_table=_DECOMPOSITIONS)
-        module = tracer(family.rows, sequences, invariants, numbers, states)
+    module = family.graph_of(
+        run, family.rows, sequences, invariants, numbers, states, in_place=in_place, decompositions=_DECOMPOSITIONS
+    )
     return _Traced(module=module, draws=draws, **details)
 
 

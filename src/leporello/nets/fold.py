@@ -13,8 +13,8 @@ from leporello.loop.state import Tree
 from leporello.loop.step import as_module
 from leporello.loop.trace import trace
 from leporello.nets.bidirectional import Bidirectional
-from leporello.nets.layers import Layers
 from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Layers
 from leporello.nets.summary import Summary
 from leporello.rewrite.add_loss import with_loss
 from leporello.view.folded_loop import FoldedLoop

@@ -77,49 +77,13 @@ def generate(
     (torch.Size([4, 1]), torch.int64)
     """
     choosing = Choosing(temperature, top_k, top_p)
-    tokens, _, after = _generated(net, token, state, steps, choosing, generator, surprises=False, forced=forced)
-    return tokens, after
-
-
-def generate_with_surprises(
-    net: Recurrent,
-    token: Tensor,
-    state: Tree = None,
-    *,
-    steps: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-    forced: bool = True,
-) -> tuple[Tensor, Tensor, Tree]:
-    """The same tokens, -ln p of each (at temperature 1 and among all tokens), and the state."""
-    choosing = Choosing(temperature, top_k, top_p)
-    tokens, surprises, after = _generated(net, token, state, steps, choosing, generator, surprises=True, forced=forced)
-    assert surprises is not None
-    return tokens, surprises, after
-
-
-def _generated(
-    net: Recurrent,
-    token: Tensor,
-    state: Tree,
-    steps: int,
-    choosing: Choosing,
-    generator: torch.Generator | None,
-    *,
-    surprises: bool,
-    forced: bool,
-) -> tuple[Tensor, Tensor | None, Tree]:
     with torch.no_grad():
         call = _understood(net, token, state, steps)
-        sampler = sampler_of(net, call, steps * call.batch, choosing, surprises=surprises, forced=forced)
+        sampler = sampler_of(net, call, steps * call.batch, choosing, forced=forced)
         _refuse_no_token(token, sampler.size)
-        tokens, surprised, leaves = sampler.sample(token.long(), call, steps, choosing, generator)
+        tokens, leaves = sampler.sample(token.long(), call, steps, choosing, generator)
     after = pytree.tree_unflatten(leaves, pytree.tree_structure(call.state))
-    if net.batch_first:
-        tokens, surprised = tokens.T, None if surprised is None else surprised.T
-    return tokens, surprised, after
+    return tokens.T if net.batch_first else tokens, after
 
 
 # ---- what is wrong, in the user's words
@@ -215,8 +179,8 @@ class Sampler:
 
     def sample(
         self, token: Tensor, call: Call, steps: int, choosing: Choosing, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Tokens, surprises where the loop has them, and the leaves of the state.
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Tokens, and the leaves of the state.
 
         Steps run in windows, so that the memory of the noise is bounded.
         """
@@ -226,7 +190,7 @@ class Sampler:
         dtype = torch.float32 if noise is None else noise.dtype
         extra = choosing.values(dtype, call.device)
         window = steps if noise is None else max(1, MAX_NOISE_NUMBERS // (batch * self.size))
-        columns: dict[str, list[Tensor]] = {"token": [], "surprise": []}
+        tokens: list[Tensor] = []
         for start in range(0, steps, window):
             length = min(window, steps - start)
             extra[Role.TOKEN, None] = token
@@ -236,14 +200,11 @@ class Sampler:
                 values = self.cached.gather((), leaves, extra, None, length, batch)
             results = zip(plan.loop.outputs, autograd.call(plan, values, length, batch), strict=True)
             named = {(port.kind, port.name): value for port, value in results}
-            _refuse_not_finite(named["sequence", "token"], start, plan.loop)
-            for name, column in columns.items():
-                if ("sequence", name) in named:
-                    column.append(named["sequence", name])
+            tokens.append(named["sequence", "token"])
+            _refuse_not_finite(tokens[-1], start, plan.loop)
             token = named["state", TOKEN]
             leaves = [named["state", name] for name, _ in call.states]
-        surprise = torch.cat(columns["surprise"]) if columns["surprise"] else None
-        return torch.cat(columns["token"]), surprise, leaves
+        return torch.cat(tokens), leaves
 
 
 def uniform_noise(
@@ -256,7 +217,7 @@ def uniform_noise(
 
 
 @under_cell_lock
-def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, surprises: bool, forced: bool) -> Sampler:
+def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, forced: bool) -> Sampler:
     """The sampler of a structure, made once; tables of products only where about all of their rows will be read.
 
     rows   that the call looks up: steps times batch
@@ -266,14 +227,14 @@ def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, sur
     logits = [port for port in loop.outputs if port.kind == "sequence"]
     size = logits[0].shape[-1] if logits and logits[0].shape else 1
     structure, often = choosing.structure(size), rows >= size
-    key = (loop, tuple(structure.values()), surprises, forced, often, net.engine)
+    key = (loop, tuple(structure.values()), forced, often, net.engine)
     cached = cache.calls.get(key)
     if cached is None or not cached.unchanged():
         if cached is None:
             leaf = _feedback_leaf(net, loop, size) if forced else None
             pipeline = Pipeline(
                 Context(
-                    sampled={**structure, "surprises": surprises, "leaf": leaf},
+                    sampled={**structure, "leaf": leaf},
                     table={"numbers": size, "rows": MAX_TABLE_NUMBERS if often else 0},
                 )
             )

@@ -24,9 +24,10 @@ from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.forward_in_time import CarryingLoop, ForwardMethod, without_gradients
 from leporello.gradient.method import Method
+from leporello.loop.port import PortKey
 from leporello.loop.state import Tree, batch_of, described, detach, leaves_of
 from leporello.nets.recurrent import Recurrent
-from leporello.rewrite.linearize import Key, gradient_port, total_port
+from leporello.rewrite.forward_in_time.linearize import gradient_port, total_port
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -98,7 +99,7 @@ class Online:
         self.state: Tree = detach(state)
         self._loss_function, self._initial_state = loss, detach(state)
         self._last: _Step | None = None  # the last step since the beginning
-        self._carried: dict[Key, Tensor] = {}  # what the method carries along with the state
+        self._carried: dict[PortKey, Tensor] = {}  # what the method carries along with the state
 
     def step(self, x: Tree, target: Any) -> Tree:
         """The output, [batch, ...]; every parameter's .grad has the gradient of this step's loss added to it.
@@ -217,7 +218,7 @@ class Online:
             loss.backward()
         return loss.detach()
 
-    def _accumulate(self, step: _Step, values: Sequence[Tensor], results: dict[Key, Tensor]) -> None:
+    def _accumulate(self, step: _Step, values: Sequence[Tensor], results: dict[PortKey, Tensor]) -> None:
         """Add gradients to those of the parameters, also by way of the initial state."""
         plan = step.cached.plan
         ports = zip(plan.loop.inputs, values, plan.wanted, strict=True)
@@ -240,11 +241,11 @@ def _as_leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_(value.is_floating_point())
 
 
-def _output_gradients(plan: Plan, output: Tree) -> dict[Key, Tensor]:
+def _output_gradients(plan: Plan, output: Tree) -> dict[PortKey, Tensor]:
     """The gradients of the outputs, as one step of a sequence."""
     ports = [port for port in plan.loop.outputs if port.kind == "sequence"]
     leaves = [leaf for leaf in leaves_of(output) if isinstance(leaf, Tensor)]
-    gradients: dict[Key, Tensor] = {}
+    gradients: dict[PortKey, Tensor] = {}
     for port, leaf in zip(ports, leaves, strict=True):
         if leaf.requires_grad:
             grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

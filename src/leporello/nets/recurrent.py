@@ -15,8 +15,7 @@ from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
 from leporello.call.explain import explanation
 from leporello.call.inputs import map_tensors, time_first
-from leporello.call.network import handle_of
-from leporello.call.plan_cache import PlanCache, detached_for, rewritten
+from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
 from leporello.call.values import values_of
 from leporello.engine.choice import refuse_unknown

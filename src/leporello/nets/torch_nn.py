@@ -26,9 +26,8 @@ from leporello.cells import GRU, LSTM, RNN
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
 from leporello.nets.bidirectional import Bidirectional
-from leporello.nets.layers import Layers
 from leporello.nets.recurrent import Recurrent
-from leporello.nets.stack import Stack
+from leporello.nets.stack import Layers, Stack
 
 NAMES = {"U": "weight_ih", "W": "weight_hh", "b": "bias_ih", "c": "bias_hh", "P": "weight_hr"}  # ours: torch's
 

@@ -4,7 +4,14 @@ Ink on paper, one colour for what matters, everything legible in grey. matplotli
 inside functions, only when something is drawn, and pyplot never is.
 """
 
-from leporello.plotting.charts import bar_chart, bar_chart_height, heatmap
+from leporello.plotting.charts import (
+    bar_chart,
+    bar_chart_height,
+    heatmap,
+    log_axis_plain_numbers,
+    log_axis_powers_of_ten,
+    positive_or_nan,
+)
 from leporello.plotting.figures import (
     INSTALL_HINT,
     Plottable,
@@ -14,7 +21,6 @@ from leporello.plotting.figures import (
     matplotlib_missing,
     missing_matplotlib_error,
 )
-from leporello.plotting.log_axis import log_axis_plain_numbers, log_axis_powers_of_ten, positive_or_nan
 from leporello.plotting.theme import (
     GREY,
     INK,

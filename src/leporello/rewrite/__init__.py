@@ -5,11 +5,11 @@ from leporello.rewrite.associate import associate
 from leporello.rewrite.clip import clip
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.force import force
-from leporello.rewrite.influence import influence
-from leporello.rewrite.linearize import Linear
+from leporello.rewrite.forward_in_time.influence import influence
+from leporello.rewrite.forward_in_time.linearize import Linear
+from leporello.rewrite.forward_in_time.rank_one import rank_one
 from leporello.rewrite.mask import mask
 from leporello.rewrite.prune import prune
-from leporello.rewrite.rank_one import rank_one
 from leporello.rewrite.reset import reset
 from leporello.rewrite.sample import sample
 from leporello.rewrite.save import save

@@ -13,11 +13,10 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, LeporelloError
-from leporello.loop.draft import Draft
+from leporello.loop.draft import Draft, append_graph, trace_function
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
-from leporello.rewrite.graft import append_graph, trace_function
 
 
 def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
@@ -109,14 +107,12 @@ def _trace_vjp(
             differentiable, weights = zip(*pairs, strict=True)
             with WithoutAssertions():
                 products = torch.autograd.grad(differentiable, sources, weights, allow_unused=True, create_graph=again)
-        has_gradient.extend(product is not None for product in products)
+        has_gradient[:] = [product is not None for product in products]
         return [product for product in products if product is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with family.active(), _for_every_batch(loop):
-        module = make_fx(dispatch_functionalize(product))(
-            family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :]
-        )
+    with _for_every_batch(loop):
+        module = family.graph_of(product, family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :])
     return module, has_gradient
 
 

@@ -14,10 +14,9 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError
-from leporello.loop.draft import Draft
+from leporello.loop.draft import Draft, append_graph, trace_function
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
-from leporello.rewrite.graft import append_graph, trace_function
 
 aten = torch.ops.aten
 
@@ -32,7 +31,6 @@ def sample(
     greedy: bool = False,
     top_k: bool = False,
     top_p: bool = False,
-    surprises: bool = False,
     leaf: str | None = None,
 ) -> Loop:
     """The Loop that generates its own inputs: its output is the sequence `token`, int64 [rows], drawn from its logits.
@@ -42,7 +40,6 @@ def sample(
     greedy      the most probable token, without noise: neither temperature nor k nor p is read
     top_k       only the k most probable tokens are drawn from
     top_p       only the most probable ones that together have probability p
-    surprises   a second sequence, `surprise`: -ln p(token), at temperature 1 and among all tokens
     leaf        a state leaf that becomes the one-hot row of the token, as it becomes the target under forcing
     """
     read, logits, size = _tokens_and_logits(loop)
@@ -60,17 +57,17 @@ def sample(
         results = [or_none(token, values)]
         if fed is not None:
             results.append(one_hot(token, size, fed.dtype))
-        return [*results, surprise(values, token)] if surprises else results
+        return results
 
     nodes = [logits_node, *numbers.values()]
     graph, constants = trace_function(step, [node.meta["val"] for node in nodes], loop.family)
     assert not constants, "the choice of a token holds no tensors"
     token, *others = append_graph(draft, graph, nodes)
     token.meta["label"] = "token"
-    _set_outputs(draft, token, others[-1] if surprises else None)
+    _set_outputs(draft, token)
     if fed is not None:
         draft.set_output("state", fed.name, others[0])
-    return _close(draft, loop, surprises)
+    return _close(draft, loop)
 
 
 def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
@@ -140,17 +137,18 @@ def _numbers(
     return inputs
 
 
-def _set_outputs(draft: Draft, token: fx.Node, surprised: fx.Node | None) -> None:
+def _set_outputs(draft: Draft, token: fx.Node) -> None:
     """Tokens take the place of the logits."""
     device = token.meta["val"].device
-    outputs = [(Port("sequence", "token", (), torch.int64, device), token)]
-    if surprised is not None:
-        outputs.append((Port("sequence", "surprise", (), surprised.meta["val"].dtype, device), surprised))
     states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
-    draft.outputs = [*outputs, (Port("state", TOKEN, (), torch.int64, device, role=Role.TOKEN), token), *states]
+    draft.outputs = [
+        (Port("sequence", "token", (), torch.int64, device), token),
+        (Port("state", TOKEN, (), torch.int64, device, role=Role.TOKEN), token),
+        *states,
+    ]
 
 
-def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
+def _close(draft: Draft, loop: Loop) -> Loop:
     """The rewritten Loop; in its signature the state is the pair of the token and the Loop's own state."""
     signature = loop.signature
     if signature is not None:
@@ -159,8 +157,8 @@ def _close(draft: Draft, loop: Loop, surprises: bool) -> Loop:
             signature,
             inputs=pytree.tree_structure(None),
             state=pytree.tree_structure((0, state)),
-            outputs=pytree.tree_structure((0, 0) if surprises else 0),
-            present=(True, True) if surprises else (True,),
+            outputs=pytree.tree_structure(0),
+            present=(True,),
         )
     return draft.close(signature=signature, last_step_outputs=())
 
@@ -221,13 +219,6 @@ def limit(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
         low = low + width * (heavy.to(scores.dtype).sum(1, keepdim=True) / PARTS_PER_ROUND)  # the last such mark
         width /= PARTS_PER_ROUND
     return low
-
-
-def surprise(logits: Tensor, token: Tensor) -> Tensor:
-    """-ln p(token) of each row, by the unmodified logits: without temperature, k and p."""
-    best = logits.amax(-1, keepdim=True)
-    normaliser = (logits - best).exp().sum(-1).log() + best.squeeze(-1)
-    return normaliser - logits.gather(-1, token.unsqueeze(-1)).squeeze(-1)
 
 
 def one_hot(token: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.run_summary import ALIVE_SECONDS, summary_of
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
-from leporello.language.training.start import start_training
+from leporello.language.training.train import start_training
 from tests.language.tiny import CONFIG, TEXT, add_line, finished, tiny_run  # noqa: F401
 
 

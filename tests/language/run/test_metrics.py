@@ -10,7 +10,7 @@ import pytest
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.run.metrics import TensorBoardWriter, tensorboard_writer
 from leporello.language.text.sources import Source
-from leporello.language.training.start import start_training
+from leporello.language.training.train import start_training
 from tests.language.tiny import CONFIG, TEXT, finished
 
 LINE = {"kind": "train", "update": 3, "epoch": 0.5, "loss": 2.5, "perplexity": 12.1}

@@ -19,7 +19,7 @@ import torch
 from leporello.errors import FileMismatch
 from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
-from leporello.language.training.start import resume_training, start_training
+from leporello.language.training.train import resume_training, start_training
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished

@@ -20,7 +20,7 @@ from leporello.errors import FileMismatch
 from leporello.language.config import Config, config_of
 from leporello.language.run.checkpoint_file import read_checkpoint, read_checkpoint_header
 from leporello.language.run.folder import Run
-from leporello.language.training.start import corpus_of_run, resume_training, start_training
+from leporello.language.training.train import corpus_of_run, resume_training, start_training
 from tests.language import forked
 from tests.language.texts import rhyme
 from tests.language.tiny import finished

@@ -18,7 +18,7 @@ from leporello.language.run.checkpoint_file import read_checkpoint
 from leporello.language.run.folder import Run
 from leporello.language.text.sources import Source
 from leporello.language.training.batches import Batches
-from leporello.language.training.start import resume_training, start_training
+from leporello.language.training.train import resume_training, start_training
 from leporello.language.training.training_loop import Training
 from leporello.language.training.update import rate_at
 from tests.language.texts import rhyme, small_corpus

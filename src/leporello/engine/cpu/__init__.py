@@ -5,6 +5,6 @@ c_emitter     the C of a kernel; its memory in c_memory, expressions in c_expres
 build         from C to a library
 runner        a built kernel as a function of tensors
 native        the C that all kernels share, and the threads
-row_products, row_sums
+window_products, row_sums
               products and sums over the rows of all steps
 """

@@ -52,7 +52,7 @@ def tile_rows(vector_bytes: int) -> int:
     return 12 if vector_bytes == 64 else 6
 
 
-def source_of(kernel: Kernel, vector_bytes: int) -> str:
+def c_source_of(kernel: Kernel, vector_bytes: int) -> str:
     """The C text of a kernel, for vectors of so many bytes."""
     refuse_types(kernel)
     return _KernelWriter(kernel, MemoryLayout(kernel, vector_bytes)).text()

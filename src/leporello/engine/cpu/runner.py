@@ -17,9 +17,9 @@ from torch import Tensor
 from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
-from leporello.engine.cpu.c_emitter import source_of
+from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
-from leporello.engine.target import Run, invariant_cache
+from leporello.engine.target import BoundKernel, invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
 
@@ -66,7 +66,7 @@ class CpuRunner:
     packed_at: tuple[int, ...]
     sizes: array[int]
 
-    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> Run:
+    def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         held = [*rows, *fixed]
         for slot in self.loaded:
             held[len(rows) + slot] = fixed[slot].contiguous()
@@ -128,7 +128,7 @@ class CpuRunner:
 
 def build(kernel: Kernel) -> CpuRunner:
     """Emit a kernel as C, compile it and load it."""
-    code, source = library(source_of(kernel, vector_bytes()), kernel.name)
+    code, source = library(c_source_of(kernel, vector_bytes()), kernel.name)
     *begins, packed_size = accumulate((_packed_size(matrix, kernel) for matrix in kernel.matrices), initial=0)
     shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if m.inner * m.outer >= size]
     return CpuRunner(

@@ -1,6 +1,6 @@
 """The target `cpu`: insides of a Loop as generated C, built by the machine's compiler and cached; float32 and float64.
 
-Sums over rows and large products of at-once stages are kernels too (row_sums, row_products).
+Sums over rows and large products of at-once stages are kernels too (row_sums, window_products).
 """
 
 from __future__ import annotations
@@ -8,14 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor, fx
 
 from leporello.engine.cpu.build import compiler_refusal
 from leporello.engine.cpu.native import put_step
-from leporello.engine.cpu.row_products import with_row_products
 from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
 from leporello.engine.cpu.runner import build
+from leporello.engine.cpu.window_products import with_window_products
 from leporello.engine.target import Costs, Target, WindowSizes
-from leporello.kernel.expressions import is_drawn_in, is_pointwise
+from leporello.kernel.expressions import POINTWISE, is_pointwise
+from leporello.kernel.lowering_context import short
+from leporello.kernel.views import SPLITS, VIEW_RULES
+from leporello.loop.fake_tensors import has_rows
+from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
@@ -24,10 +29,28 @@ from leporello.rewrite.skip_padding import skip_padding
 aten = torch.ops.aten
 # Computed by libm in kernels; tanh, exp, log and sigmoid are our own functions, cheaper than a pass over memory.
 EXPENSIVE_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
+MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from one step to the next
+
+
+def is_drawn_in(node: fx.Node) -> bool:
+    """Whether an operator costs no more inside a kernel than outside, and saves a pass over memory there.
+
+    So it is for pointwise operators, views, layer norms, and products of rows with a matrix. Not so where the matrix is
+    large: inside, it is read again for every step, outside once for many.
+    """
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
+        return False
+    name = short(node)
+    if name in ("mm", "addmm"):
+        left, right = arguments(node)[-2:]
+        if has_rows(right.meta["val"]) or right.meta["val"].numel() > MAX_INSIDE_MATRIX_ELEMENTS:
+            return False
+        return has_rows(left.meta["val"])
+    return name in {*POINTWISE, *VIEW_RULES, *SPLITS, "cat", "native_layer_norm", "native_layer_norm_backward"}
 
 
 def _at_once(stage: Stage) -> list[Stage]:
-    return [replace(part, graph=with_row_products(with_row_sums(part.graph))) for part in sums_in_turn(stage)]
+    return [replace(part, graph=with_window_products(with_row_sums(part.graph))) for part in sums_in_turn(stage)]
 
 
 CPU_TARGET = Target(

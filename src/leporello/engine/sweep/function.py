@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.sweep.placement import placement_of, possible_aliases
-from leporello.engine.sweep.program import Program, row_axis
-from leporello.engine.sweep.source import SourceText, Values, python_name
-from leporello.engine.sweep.stages import StageWriter
+from leporello.engine.sweep.program import Program, own_row_axis
+from leporello.engine.sweep.source import SourceText, ValueNames, python_name
+from leporello.engine.sweep.stage_writer import StageWriter
 from leporello.loop.graph import placeholders
 from leporello.loop.port import Port
 
@@ -30,7 +30,7 @@ def sweep_function(program: Program, befores: Mapping[str, fx.Node], windows: Wi
     """
     text = SourceText()
     text.name("windows", windows)
-    writer = _SweepWriter(Values(text, program, placement_of(program, befores)), befores)
+    writer = _SweepWriter(ValueNames(text, program, placement_of(program, befores)), befores)
     writer.sweep()
     return text.function("sweep", f"sweep of {program.split.loop.name}")
 
@@ -47,14 +47,14 @@ def step_function(program: Program) -> Callable[..., list[Tensor]] | None:
     if not program.timed or not program.only_kernels or others or not sequences <= written:
         return None
     text = SourceText()
-    _SweepWriter(Values(text, program, placement_of(program, {}), one_step=True), {}).step()
+    _SweepWriter(ValueNames(text, program, placement_of(program, {}), one_step=True), {}).step()
     return text.function("step", f"step of {program.split.loop.name}")
 
 
 class _SweepWriter:
     """Writes the function of a sweep or of a step, from arguments to results; `StageWriter` writes the stages."""
 
-    def __init__(self, values: Values, befores: Mapping[str, fx.Node]) -> None:
+    def __init__(self, values: ValueNames, befores: Mapping[str, fx.Node]) -> None:
         self.values, self.text, self.program = values, values.text, values.program
         self.placement, self.befores = values.placement, befores
         self.stages = StageWriter(values)
@@ -122,7 +122,7 @@ class _SweepWriter:
         """After the stages of a window: sums over time, and states on no cycle: the last value of their sequence."""
         depth = self.values.depth
         for node in self.program.summed:
-            axis, name = row_axis(node), f"t_{node.name}"
+            axis, name = own_row_axis(node), f"t_{node.name}"
             whole = f"{self.values.in_window(node)}.unflatten({axis}, (steps, batch)).sum({axis})"
             self.text.line(f"{name} = {whole} if {name} is None else {name}.add_({whole})", depth)
         for state, into in self.program.shifts:
@@ -162,7 +162,7 @@ class _SweepWriter:
             return f"{self.values.value(node)}.expand(length, *{self.values.value(node)}.shape)"
         if node in self.placement.in_place or node in self.placement.owners:
             return f"w_{node.name}"
-        axis = row_axis(node)
+        axis = own_row_axis(node)
         if axis == 0:
             sizes = ["length", "batch", *(str(size) for size in node.meta["val"].shape[1:])]
             return f"w_{node.name}.view({', '.join(sizes)})"

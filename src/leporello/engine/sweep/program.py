@@ -172,9 +172,11 @@ def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Tim
         inside=inside,
         function=_ordered(stage, [*varying, *timeless, *fixed], [first + index for index in placed], split),
         states=stage.states,
-        varying=tuple((node, row_axis(node)) for node in (*varying, *timeless)),
+        varying=tuple((node, own_row_axis(node)) for node in (*varying, *timeless)),
         fixed=tuple(fixed),
-        writes=tuple((node, None if kinds[node] is ValueClass.REDUCED else row_axis(node)) for node in stage.writes),
+        writes=tuple(
+            (node, None if kinds[node] is ValueClass.REDUCED else own_row_axis(node)) for node in stage.writes
+        ),
         placed=tuple(stage.writes[index] for index in placed),
         loose=tuple((count + index, node) for index, node in enumerate(stage.writes) if index not in placed),
         done=done,
@@ -211,7 +213,7 @@ def _direct(stage: Stage, split: Split) -> tuple[Callable[..., Any], tuple[fx.No
         return None
     read_by = dict(zip(placeholders(stage.graph)[1:], stage.reads, strict=True))
     values = tuple(read_by[node] for node in reads)
-    rows_first = all(split.classes[node] is ValueClass.VARYING and row_axis(node) == 0 for node in values)
+    rows_first = all(split.classes[node] is ValueClass.VARYING and own_row_axis(node) == 0 for node in values)
     function: Any = calls[0].target
     return (function, values) if rows_first else None
 
@@ -232,10 +234,10 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
         target.build(kernel),
         kernel,
         stage.states,
-        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
-        tuple((node, row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
+        tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
+        tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
         tuple(fixed),
-        tuple((node, row_axis(node)) for node in stage.writes),
+        tuple((node, own_row_axis(node)) for node in stage.writes),
     )
 
 
@@ -305,7 +307,7 @@ def _untimed(split: Split, kind: str) -> tuple[Stage, Callable[..., Any]] | None
     return next(((stage, function_of(stage.graph)) for stage in split.stages if stage.kind == kind), None)
 
 
-def row_axis(node: fx.Node) -> int:
+def own_row_axis(node: fx.Node) -> int:
     """The axis of a value that is the rows of the batch."""
     axis = clean_row_axis(node.meta["val"])
     assert axis is not None, f"{node} has no row axis of its own"

@@ -1,6 +1,6 @@
 """Generated Python text, and the names and memory of the values in it.
 
-`SourceText` collects lines and the objects they refer to, and compiles them. `Values` has the names of the graph's
+`SourceText` collects lines and the objects they refer to, and compiles them. `ValueNames` has the names of the graph's
 values in the text, and the expressions that allocate memory for them. The writers in `stages.py` and `function.py` use
 both.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.sweep.inside_loop import repeated, run_inside
 from leporello.engine.sweep.placement import Placement
-from leporello.engine.sweep.program import Program, row_axis
+from leporello.engine.sweep.program import Program, own_row_axis
 from leporello.engine.target import put_step
 from leporello.loop.value_classes import ValueClass
 
@@ -58,7 +58,7 @@ class SourceText:
         return function
 
 
-class Values:
+class ValueNames:
     """How the text names and allocates the values of a program.
 
     A value `name` of the graph is v_name; s_name is a state, i_name its initial value, n_name its next value; w_name is
@@ -151,14 +151,14 @@ class Values:
     def in_window(self, node: fx.Node) -> str:
         """The values of a window, flat."""
         if node in self.program.sequences:
-            axis = row_axis(node)
+            axis = own_row_axis(node)
             moved = f".movedim(0, {axis})" if axis else ""
             return f"{self.window(self.value(node))}{moved}.flatten({axis}, {axis + 1}).contiguous()"
         if node in self.placement.in_place and self.varies(node):
             return self.placed(node)
         if node in self.placement.loose and self.varies(node):
             return f"{self.value(node)}.contiguous()"
-        return f"repeated({self.value(node)}, {row_axis(node)}, steps)"
+        return f"repeated({self.value(node)}, {own_row_axis(node)}, steps)"
 
     def placed(self, node: fx.Node) -> str:
         """The current window of memory that was allocated before, flat."""

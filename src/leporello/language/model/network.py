@@ -20,8 +20,7 @@ from leporello.loop.state import Tree
 from leporello.loop.step import take
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Stack
-from leporello.specs.cell_lookup import DEFAULT_OPTIONS, built_in_class, imported_object
-from leporello.specs.cell_spec import CellSpec, parse_cells
+from leporello.specs.cell_spec import DEFAULT_OPTIONS, CellSpec, built_in_class, imported_object, parse_cells
 from leporello.specs.method_spec import parse_methods
 from leporello.specs.user_code import build, required_arguments
 

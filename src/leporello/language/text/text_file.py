@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leporello.errors import ArgumentError
-from leporello.language.text.binary_files import control_byte_share, known_format
-from leporello.language.text.encodings import UndecodableByte, decoded, detect_encoding
+from leporello.language.text.encodings import (
+    UndecodableByte,
+    control_byte_share,
+    decoded,
+    detect_encoding,
+    known_format,
+)
 
 CHUNK_BYTES = 1 << 20  # read at once
 GZIP_MAGIC = b"\x1f\x8b"

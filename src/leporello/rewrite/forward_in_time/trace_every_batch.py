@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 
 from leporello.loop.fake_tensors import FakeTensorFamily
@@ -60,8 +58,7 @@ def _trace_one_batch(function: Callable[..., Any], ports: Sequence[Port]) -> tup
     """The graph for `TRACED_ROWS` rows, and its constants."""
     family = FakeTensorFamily(rows=TRACED_ROWS)
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with family.active():
-        module = make_fx(dispatch_functionalize(function))(family.rows, values)
+    module = family.graph_of(function, family.rows, values)
     graph, _ = copied(module.graph)
     for node in list(graph.nodes):
         if node.target is aten.detach.default:  # added by autograd, without effect here

@@ -1,6 +1,6 @@
 """Products of the rows of a whole window with a large matrix, by a kernel of our own where torch's library is slower.
 
-`with_row_products` replaces such products in an at-once stage; `RowProduct` computes one with multiply.c.
+`with_window_products` replaces such products in an at-once stage; `WindowProduct` computes one with multiply.c.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_ROWS = 512  # with fewer, packing the matrix costs more than it saves
 MIN_MATRIX_NUMBERS = 1 << 15  # for a smaller matrix the overhead of a call is too large a part
 
 
-class RowProduct:
+class WindowProduct:
     """value @ matrix, or bias + value @ matrix for three operands; value has rows, the others are invariant.
 
     inner, outer   the sizes of the matrix
@@ -94,12 +94,12 @@ def is_faster() -> bool:
         return False
 
 
-def with_row_products(graph: fx.Graph) -> fx.Graph:
+def with_window_products(graph: fx.Graph) -> fx.Graph:
     """The graph, changed so that a kernel computes products of rows with a large matrix, where that is faster."""
     for node in list(graph.nodes):
         if node.target in (aten.mm.default, aten.addmm.default) and is_faster() and _fits(node):
             inner, outer = arguments(node)[-1].meta["val"].shape
-            node.target = RowProduct(inner, outer, node.meta["val"].dtype)
+            node.target = WindowProduct(inner, outer, node.meta["val"].dtype)
     return graph
 
 

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.rewrite.derivatives import next_state_jvp, next_state_vjp, step_with_gradients
-from leporello.rewrite.linearize import Linear, Values, flatten_from, linearize, total_outputs, total_port
+from leporello.loop.port import Port, PortValues
+from leporello.rewrite.forward_in_time.derivatives import next_state_jvp, next_state_vjp, step_with_gradients
+from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, linearize, total_outputs, total_port
 
 SIGN, TANGENT = "the signs", "the tangent"  # no leaf or parameter has such a name
 
@@ -45,7 +45,7 @@ def rank_one(linear: Linear) -> Loop:
     tangent = Port("state", TANGENT, (linear.size,), linear.dtype, device)
     sign = Port("draw", SIGN, (linear.size,), linear.dtype, device, distribution="uniform")
 
-    def step(rows: Any, values: Values) -> dict[Port, Tensor]:
+    def step(rows: Any, values: PortValues) -> dict[Port, Tensor]:
         outputs, state_gradient, gradients = step_with_gradients(linear, rows, values)
         before = {source: values[port.key] for source, port in traces.items()}
         if state_gradient is not None:
@@ -70,7 +70,7 @@ def rank_one(linear: Linear) -> Loop:
     return linearize(linear, "rank one", [*carried, *[sign] * noisy], step, keep=carried)
 
 
-def _single_step(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
+def _single_step(linear: Linear, rows: Any, values: PortValues) -> dict[Port, Tensor]:
     """The step where the state depends on no source: every gradient is that of one step alone."""
     outputs, _, gradients = step_with_gradients(linear, rows, values)
     return outputs | total_outputs(linear, gradients)

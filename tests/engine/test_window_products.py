@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.cpu.row_products import MIN_ROWS, RowProduct
+from leporello.engine.cpu.window_products import MIN_ROWS, WindowProduct
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 
@@ -23,7 +23,7 @@ def assert_product(rows: int, inner: int, outer: int, dtype: torch.dtype, *, tur
     """With a bias and without, into memory that is handed in and into its own."""
     value, bias = torch.randn(rows, inner, dtype=dtype), torch.randn(outer, dtype=dtype)
     matrix = torch.randn(outer, inner, dtype=dtype).t() if turned else torch.randn(inner, outer, dtype=dtype)
-    multiply = RowProduct(inner, outer, dtype)
+    multiply = WindowProduct(inner, outer, dtype)
     whole = torch.full((rows + 1, outer), 7.0, dtype=dtype)
     made = multiply(value, matrix, out=whole[:rows])
     assert made.data_ptr() == whole.data_ptr()
@@ -48,7 +48,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mon
     made = []
     for threads in (1, 2, 4):
         monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _, threads=threads: threads)
-        made.append(RowProduct(50, 77, torch.float32)(value, matrix))
+        made.append(WindowProduct(50, 77, torch.float32)(value, matrix))
     assert all(torch.equal(made[0], other) for other in made[1:])
 
 
@@ -56,12 +56,12 @@ def test_values_may_lie_apart_or_turned() -> None:
     whole, turned = torch.randn(MIN_ROWS, 90), torch.randn(20, MIN_ROWS).t()
     for value in (whole[:, 7:27], turned):
         matrix = torch.randn(20, 40)
-        assert torch.allclose(RowProduct(20, 40, torch.float32)(value, matrix), value @ matrix, atol=1e-5)
+        assert torch.allclose(WindowProduct(20, 40, torch.float32)(value, matrix), value @ matrix, atol=1e-5)
 
 
 def test_few_rows_are_multiplied_by_torch() -> None:
     value, matrix, bias = torch.randn(MIN_ROWS - 1, 20), torch.randn(20, 40), torch.randn(40)
-    multiply = RowProduct(20, 40, torch.float32)
+    multiply = WindowProduct(20, 40, torch.float32)
     assert torch.equal(multiply(value, matrix), value @ matrix)
     assert torch.equal(multiply(bias, value, matrix), torch.addmm(bias, value, matrix))
 
@@ -70,14 +70,14 @@ def called(net: lp.Recurrent) -> list[str]:
     """What runs at once in the forward sweep and is not torch's."""
     ((plan, _),) = net._plan_cache.plans.values()
     stages = [one.function.__self__.graph for one in plan.forward.program.timed if one.kernel is None]
-    return [node.target.__name__ for graph in stages for node in graph.nodes if isinstance(node.target, RowProduct)]
+    return [node.target.__name__ for graph in stages for node in graph.nodes if isinstance(node.target, WindowProduct)]
 
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_large_products_outside_the_loop_are_the_kernels_where_that_is_faster(
     faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leporello.engine.cpu.row_products.is_faster", lambda: faster)
+    monkeypatch.setattr("leporello.engine.cpu.window_products.is_faster", lambda: faster)
     cell, x = lp.LSTM(300, 160), torch.randn(20, 30, 300)
     net = lp.Recurrent(cell, engine="cpu")
     given = found(net, x)

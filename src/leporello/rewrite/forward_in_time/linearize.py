@@ -8,7 +8,7 @@ gradients are wanted: invariants, or the initial value of a state. `linearize` t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,9 @@ from leporello.errors import RowsMeet, UntraceableStep
 from leporello.loop.graph import placeholders, stop
 from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
-from leporello.loop.port import Kind, Port, Role
+from leporello.loop.port import Kind, Port, PortValues, Role
+from leporello.rewrite.forward_in_time.trace_every_batch import NotForEveryBatch, trace_every_batch
 from leporello.rewrite.prune import prune
-from leporello.rewrite.trace_every_batch import NotForEveryBatch, trace_every_batch
-
-Key = tuple[str, str]  # kind and name of a port
-Values = Mapping[Key, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +108,7 @@ def linearize(
     linear: Linear,
     name: str,
     extra: Sequence[Port],
-    step: Callable[[Any, Values], dict[Port, Tensor]],
+    step: Callable[[Any, PortValues], dict[Port, Tensor]],
     keep: Sequence[Port],
 ) -> Loop:
     """Trace a step as a Loop that runs forward in time.
@@ -198,6 +195,6 @@ def total_port(port: Port) -> Port:
     return replace(port, kind="total", name=name, role=Role.TOTAL, of=port)
 
 
-def total_outputs(linear: Linear, gradients: Mapping[Key, Tensor]) -> dict[Port, Tensor]:
+def total_outputs(linear: Linear, gradients: PortValues) -> dict[Port, Tensor]:
     """The gradients of one step, by source, as outputs of the new Loop."""
     return {total_port(port): gradients[port.key] for port in linear.sources if port.key in gradients}

@@ -1,4 +1,4 @@
-"""A kernel run by the engine `cpu` on tensors shaped as the interpreter takes them."""
+"""A kernel built and run by a target, on tensors shaped as the interpreter takes them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from leporello.engine.cpu.runner import build
+from leporello.engine.targets import TARGETS
 from leporello.kernel.description import Kernel
 
+# every engine with kernels: a new target is tested with no line of its own
+WITH_KERNELS = [name for name, target in TARGETS.items() if target.kernels and name != "interpreted"]
 
-def run_c(
+
+def run_built(
+    engine: str,
     kernel: Kernel,
     *,
     states: Sequence[Tensor | None],
@@ -21,7 +25,9 @@ def run_c(
     steps: int,
     batch: int,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The states after the last step, and the sequences that were written; as `interpreter.run`, by compiled C."""
+    """As `interpreter.run`, by the runner of a target: the states after the last step, and the sequences written."""
+    build = TARGETS[engine].build
+    assert build is not None
     following = [torch.empty(batch, *buffer.sizes, dtype=buffer.dtype) for buffer in kernel.buffers["next"]]
     writes = [torch.empty(steps, batch, *buffer.sizes, dtype=buffer.dtype) for buffer in kernel.buffers["write"]]
     ready = build(kernel).begin([value.contiguous() for value in rows], fixed, steps * batch)

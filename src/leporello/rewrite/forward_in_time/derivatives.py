@@ -16,11 +16,11 @@ from torch import Tensor, fx
 from leporello.loop.graph import copied, stop
 from leporello.loop.graph_cleanup import WithoutAssertions
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.rewrite.linearize import Key, Linear, Values, flatten_from, gradient_port
+from leporello.loop.port import Port, PortKey, PortValues
+from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, gradient_port
 
 
-def step_outputs(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor]:
+def step_outputs(linear: Linear, rows: Any, values: PortValues) -> dict[Port, Tensor]:
     """The outputs of one step of the Loop, next states among them."""
     with WithoutAssertions():
         outputs = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
@@ -28,8 +28,8 @@ def step_outputs(linear: Linear, rows: Any, values: Values) -> dict[Port, Tensor
 
 
 def step_with_gradients(
-    linear: Linear, rows: Any, values: Values
-) -> tuple[dict[Port, Tensor], Tensor | None, dict[Key, Tensor]]:
+    linear: Linear, rows: Any, values: PortValues
+) -> tuple[dict[Port, Tensor], Tensor | None, dict[PortKey, Tensor]]:
     """All leaves of the next state, and the vector-Jacobian product of the outputs with their incoming gradients,
     through this step alone.
 
@@ -55,7 +55,7 @@ def step_with_gradients(
     return after, linear.to_vector(of_leaves), direct
 
 
-def jacobians(linear: Linear, values: Values) -> tuple[Tensor, dict[Key, Tensor]]:
+def step_jacobians(linear: Linear, values: PortValues) -> tuple[Tensor, dict[PortKey, Tensor]]:
     """Of the next state: with respect to the state, [rows, size, size], and to each influencing invariant,
     [rows, size, *shape]."""
     basis = _basis(linear)
@@ -69,7 +69,7 @@ def jacobians(linear: Linear, values: Values) -> tuple[Tensor, dict[Key, Tensor]
     return torch.cat(of_state, 2), _of_invariants(linear, blocks)
 
 
-def next_state_vjp(linear: Linear, values: Values, weights: Tensor) -> dict[Key, Tensor]:
+def next_state_vjp(linear: Linear, values: PortValues, weights: Tensor) -> dict[PortKey, Tensor]:
     """weights^T d(next state)/d(source), [rows, *shape], for each influencing invariant; weights are [rows, size]."""
 
     def of_row(differentiated: list[Tensor], inputs: list[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
@@ -79,13 +79,13 @@ def next_state_vjp(linear: Linear, values: Values, weights: Tensor) -> dict[Key,
     return _of_invariants(linear, _map_rows(linear, of_row, values, linear.to_leaves(weights)))
 
 
-def next_state_jvp(linear: Linear, rows: Any, values: Values, tangent: Tensor) -> Tensor:
+def next_state_jvp(linear: Linear, rows: Any, values: PortValues, tangent: Tensor) -> Tensor:
     """d(next state)/d(state) tangent, [rows, size].
 
     Computed as the derivative of the vector-Jacobian product with respect to its vector, in which it is linear.
     """
     leaves = {port.key: values[port.key].detach().requires_grad_() for port in linear.states}
-    by_leaf: dict[Key, Tensor | None] = {}
+    by_leaf: dict[PortKey, Tensor | None] = {}
     with torch.enable_grad(), WithoutAssertions():
         outputs = step_outputs(linear, rows, {**values, **leaves})
         after = {port.key: v for port, v in outputs.items() if port.kind == "state" and v.requires_grad}
@@ -116,7 +116,7 @@ def _invariants(linear: Linear) -> list[Port]:
     return [port for port in linear.influencing if port.kind == "invariant"]
 
 
-def _of_invariants(linear: Linear, derivatives: Sequence[Tensor]) -> dict[Key, Tensor]:
+def _of_invariants(linear: Linear, derivatives: Sequence[Tensor]) -> dict[PortKey, Tensor]:
     """Of derivatives with respect to the state's leaves and then the invariants: those of the invariants, by key."""
     pairs = zip(_invariants(linear), derivatives[len(linear.states) :], strict=True)
     return {port.key: value.to(linear.dtype) for port, value in pairs}
@@ -125,7 +125,7 @@ def _of_invariants(linear: Linear, derivatives: Sequence[Tensor]) -> dict[Key, T
 # ---- row by row
 
 
-def _map_rows(linear: Linear, function: Callable[..., Any], values: Values, extra: Sequence[Tensor] = ()) -> Any:
+def _map_rows(linear: Linear, function: Callable[..., Any], values: PortValues, extra: Sequence[Tensor] = ()) -> Any:
     """function(differentiated inputs, all inputs, *extra) of one row, mapped over the rows by vmap."""
     differentiated = [*linear.states, *_invariants(linear)]
     axes = [[0 if port.rows else None for port in ports] for ports in (differentiated, linear.loop.inputs)]
@@ -151,7 +151,7 @@ def _row_vjp(linear: Linear, differentiated: Sequence[Tensor], inputs: Sequence[
     return vjp
 
 
-def _inputs(linear: Linear, values: Values) -> list[Tensor]:
+def _inputs(linear: Linear, values: PortValues) -> list[Tensor]:
     return [values[port.key] for port in linear.loop.inputs]
 
 

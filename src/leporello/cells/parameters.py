@@ -1,8 +1,14 @@
-"""Checks of constructor arguments; each raises an ArgumentError that names the argument."""
+"""Parameters of a cell: checks of the sizes and options it is made with, and the values that its parameters start from.
+
+A check raises an ArgumentError that names the argument.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+import torch
+from torch import nn
 
 from leporello.errors import ArgumentError
 
@@ -46,3 +52,28 @@ def check_probabilities(**probabilities: float) -> None:
 def is_number(value: object) -> bool:
     """Whether a value is an int or a float, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# ---- initial values
+
+
+def uniform(*shape: int, bound: float) -> nn.Parameter:
+    """Uniform between -bound and bound."""
+    return between(-bound, bound, *shape)
+
+
+def between(low: float, high: float, *shape: int) -> nn.Parameter:
+    """Uniform between low and high."""
+    return nn.Parameter(nn.init.uniform_(torch.empty(shape), low, high))
+
+
+def orthogonal(rows: int, columns: int) -> nn.Parameter:
+    """A random orthogonal matrix: it preserves norms, so that a state neither decays nor grows at first."""
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # no QR in half precision
+    matrix = nn.init.orthogonal_(torch.empty(rows, columns, dtype=dtype))
+    return nn.Parameter(matrix.to(torch.get_default_dtype()))
+
+
+def constant(*shape: int, value: float) -> nn.Parameter:
+    """One value everywhere."""
+    return nn.Parameter(torch.full(shape, float(value)))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from leporello.engine.sweep.program import InsideKernel, TimedStage, row_axis
-from leporello.engine.sweep.source import Values, python_name
+from leporello.engine.sweep.program import InsideKernel, TimedStage, own_row_axis
+from leporello.engine.sweep.source import ValueNames, python_name
 from leporello.loop.port import Role
 
 
@@ -19,7 +19,7 @@ class StageWriter:
     temporaries   names of temporary values that a stage reads, released after it
     """
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: ValueNames) -> None:
         self.values, self.text, self.program = values, values.text, values.program
         self.placement, self.depth = values.placement, values.depth
         self.contiguous: set[fx.Node] = set()
@@ -130,7 +130,7 @@ class StageWriter:
         arguments = f"{stage}, steps, batch, {self.program.reverse}, ({states}), ({columns}), ({fixed}), ({memory})"
         self.text.line(f"({states}), ({loose}) = run_inside({arguments})", self.depth)
         for _, node in timed.loose:
-            self.values.keep(node, row_axis(node))
+            self.values.keep(node, own_row_axis(node))
 
     def _at_once(self, timed: TimedStage) -> None:
         """An at-once stage: all steps of the window in one call."""

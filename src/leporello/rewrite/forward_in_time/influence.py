@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
-from leporello.rewrite.derivatives import jacobians, step_with_gradients
-from leporello.rewrite.linearize import Linear, Values, flatten_from, linearize, total_outputs, total_port
+from leporello.loop.port import Port, PortValues
+from leporello.rewrite.forward_in_time.derivatives import step_jacobians, step_with_gradients
+from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, linearize, total_outputs, total_port
 
 
 def influence(linear: Linear) -> Loop:
@@ -30,10 +30,10 @@ def influence(linear: Linear) -> Loop:
     """
     carried = {port.key: influence_port(port, linear) for port in linear.influencing}
 
-    def step(rows: Any, values: Values) -> dict[Port, Tensor]:
+    def step(rows: Any, values: PortValues) -> dict[Port, Tensor]:
         outputs, state_gradient, gradients = step_with_gradients(linear, rows, values)
         if carried:
-            of_state, of_sources = jacobians(linear, values)
+            of_state, of_sources = step_jacobians(linear, values)
             for port in linear.influencing:
                 before = values[carried[port.key].key]
                 outputs[carried[port.key]] = _next_influence(before, of_state, of_sources.get(port.key))

@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHED := $(VENV)/.benched
 
+unexport PYTHONDONTWRITEBYTECODE  # Python starts faster with what it has compiled
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check-all bench format lint clean
 
@@ -51,8 +53,8 @@ clean:               ## remove .venv and all caches
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test]'
 	@touch $@
 
 # What the benchmarks need beside it; without jax they leave that contestant out and say so.

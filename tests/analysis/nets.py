@@ -13,11 +13,11 @@ import leporello as lp
 from leporello.loop.draws import replay
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import take
-from tests.cells.examples import EXAMPLES, shaken
+from tests.cells.examples import EXAMPLES, shaken, variants_slow
 
 RADII = (0.5, 1.0, 1.5)
 STATELESS = {"Perceptron", "TimeDelay of one"}
-WITH_STATE = [name for name in EXAMPLES if name not in STATELESS]
+WITH_STATE = variants_slow(name for name in EXAMPLES if name not in STATELESS)
 
 
 class Linear(lp.Cell):

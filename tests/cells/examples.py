@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -59,9 +59,16 @@ VARIANTS = {
     "TimeDelay of two",
     "TimeDelay of one",
 }
-KINDS: list[Any] = [  # one of each kind always, its variants in make check-all alone
-    pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in EXAMPLES
-]
+
+
+def variants_slow(names: Iterable[str]) -> list[Any]:
+    """Cells to test: one of each kind always, its variants in make check-all alone."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in names]
+
+
+KINDS = variants_slow(EXAMPLES)
+TELLING = {"Jordan", "GRU", "LayerNormLSTM", "Leaky", "TimeDelay"}  # feedback, gates, a norm, constants, no cycle
+FEW = [name if name in TELLING else pytest.param(name, marks=pytest.mark.slow) for name in EXAMPLES]
 
 
 def shaken(cell: Cell, seed: int = 0) -> Cell:

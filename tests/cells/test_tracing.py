@@ -11,9 +11,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from leporello.loop.cell import Cell
 from leporello.loop.state import leaves_of, state_of
-from tests.cells.examples import EXAMPLES, TOLERANCE, shaken, step_inputs
+from tests.cells.examples import EXAMPLES, KINDS, TOLERANCE, shaken, step_inputs
 
-every_cell = pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES.keys())
+every_cell = pytest.mark.parametrize("name", KINDS)
 every_mode = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 
 
@@ -44,8 +44,8 @@ def traced(cell: Cell) -> tuple[GraphModule, ShapeEnv]:
 
 @every_cell
 @every_mode
-def test_a_graph_traced_at_one_batch_runs_at_another(make, training: bool) -> None:
-    cell = shaken(make()).train(training)
+def test_a_graph_traced_at_one_batch_runs_at_another(name: str, training: bool) -> None:
+    cell = shaken(EXAMPLES[name]()).train(training)
     graph, environment = traced(cell)
     assert not environment.guards
     for batch in (1, 5):
@@ -59,7 +59,7 @@ def test_a_graph_traced_at_one_batch_runs_at_another(make, training: bool) -> No
 
 @every_cell
 @every_mode
-def test_a_step_writes_in_place_nowhere(make, training: bool) -> None:
-    graph, _ = traced(shaken(make()).train(training))
+def test_a_step_writes_in_place_nowhere(name: str, training: bool) -> None:
+    graph, _ = traced(shaken(EXAMPLES[name]()).train(training))
     called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert not [target for target in called if getattr(target, "_schema", None) and target._schema.is_mutable]

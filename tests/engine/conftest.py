@@ -1,4 +1,4 @@
-"""How kernels are built in these tests, and on how many threads they run."""
+"""On how many threads kernels run in these tests, and what each of them does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 import torch
 
 from tests.engine.counting import Call, Shares, counted_columns, counted_rows
-
-
-@pytest.fixture
-def _quickly_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Built in a fifth of the time: for tests of what kernels compute, not of how fast."""
-    monkeypatch.setenv("LEPORELLO_CFLAGS", "-O1")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ STEPS = {name: step for table in TABLES.values() for name, step in table.items()
 TOGETHER = 12  # steps in one cell
 GROUPS = [[*table][begin : begin + TOGETHER] for table in TABLES.values() for begin in range(0, len(table), TOGETHER)]
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 
 class Many(lp.Cell):

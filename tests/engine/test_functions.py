@@ -22,6 +22,11 @@ KINDS = {"f": (np.float32, np.uint32, np.float64), "d": (np.float64, np.uint64, 
 MOST = 4.0  # units in the last place
 
 
+@pytest.fixture(autouse=True)
+def _as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEPORELLO_CFLAGS", raising=False)
+
+
 def applied(name: str, letter: str, x: np.ndarray) -> np.ndarray:
     real = "float" if letter == "f" else "double"
     text = (

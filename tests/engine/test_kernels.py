@@ -72,7 +72,6 @@ def test_generated_code_is_the_same_for_the_same_loop_and_carries_names() -> Non
     assert "LSTM: one inside" in texts[0]
 
 
-@pytest.mark.usefixtures("_quickly_built")
 def test_a_step_may_be_long() -> None:
     """Longer than Python may go down into itself."""
 

@@ -14,7 +14,7 @@ from tests.close import assert_close
 from tests.engine.results import Plain, found
 from tests.nets.twins import agrees_with_the_plain_loop
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 ROWS = (1, 2, 127, 128, 129, 1000)
 SHARES = (0.0, 0.3, 0.9, 1.0)  # of rows that are left out

@@ -16,7 +16,7 @@ from tests.close import assert_close, assert_same
 from tests.engine.counting import Shares
 from tests.engine.results import Plain, found
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 
 class Gated(lp.Cell):

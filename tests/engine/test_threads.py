@@ -23,7 +23,7 @@ from tests.engine.results import found
 HOME = Path(__file__).parents[2]
 WHOSE = pytest.mark.parametrize("whose", ["torch's threads", "threads of our own"])
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 
 def taken_from(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:

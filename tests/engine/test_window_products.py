@@ -12,7 +12,7 @@ from leporello.engine.cpu.window_products import MIN_ROWS, WindowProduct
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 ROWS = (MIN_ROWS, MIN_ROWS + 1, 700)
 SIZES = ((1, 1), (3, 40), (33, 31), (64, 32), (17, 129), (100, 260))

@@ -11,7 +11,7 @@ import torch
 import leporello as lp
 from leporello.errors import ArgumentError
 from leporello.gradient.work import work_of
-from tests.cells.examples import EXAMPLES, KINDS
+from tests.cells.examples import EXAMPLES, FEW
 from tests.errors.said import said
 
 
@@ -28,7 +28,7 @@ def test_operations_of_a_small_net_are_those_counted_by_hand() -> None:
     assert (work.state, work.parameters, work.size) == (5, 3 * 5 + 5 * 5 + 5 * 2 + 5 + 2, 4)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FEW)
 def test_what_full_keeps_is_what_explain_says(name: str) -> None:
     cell = EXAMPLES[name]()
     (full,) = lp.gradient.cost(7, 3, loop_of(cell), [lp.Full()]).rows

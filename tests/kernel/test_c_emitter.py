@@ -36,7 +36,6 @@ def insides(name: str, dtype: torch.dtype, numbers: torch.Generator) -> list[tup
 
 
 @pytest.mark.kernels
-@pytest.mark.usefixtures("_quickly_built")
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("engine", WITH_KERNELS)
 def test_the_kernels_of_every_cell_give_what_the_interpreter_gives(engine: str, name: str) -> None:

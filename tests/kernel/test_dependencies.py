@@ -29,7 +29,7 @@ from leporello.kernel.index import Index
 from tests.close import assert_close
 from tests.engine.results import found
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 FLOAT = torch.float64
 HERE = Index.variable("i0")

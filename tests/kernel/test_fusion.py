@@ -32,7 +32,7 @@ from tests.kernel.test_dependencies import (
     summed,
 )
 
-pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("_quickly_built")]
+pytestmark = pytest.mark.kernels
 
 OUT = memory("write")
 

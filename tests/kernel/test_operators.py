@@ -127,7 +127,6 @@ def test_an_operator_on_booleans_is_in_the_table_and_takes_them() -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.usefixtures("_quickly_built")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("engine", WITH_KERNELS)
 def test_every_operator_of_a_target_equals_its_meaning_in_torch(engine: str, dtype: torch.dtype) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+
+@pytest.fixture(autouse=True)
+def _optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are built as an optimising compiler builds them, unless the flags were given."""
+    if os.environ.get("LEPORELLO_CFLAGS") == "-O0":
+        monkeypatch.setenv("LEPORELLO_CFLAGS", "-O1")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ import leporello as lp
 from leporello.call.arguments import checked_call
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.nets.plain_loop import plain_loop
-from tests.cells.examples import EXAMPLES, KINDS, shaken, step_inputs
+from tests.cells.examples import EXAMPLES, FEW, shaken, step_inputs
 from tests.close import error
 from tests.laws.calls import Case, Tensors, cases, gradients, named, random_weights, tensors_of
 from tests.laws.examples import cells
@@ -74,7 +74,7 @@ def agree(cell: Any, tensors: Tensors) -> None:
         assert off <= TOLERANCE, f"{name}: error {off:.1e}\n{value}\n{other}"
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FEW)
 def test_built_in_cells_in_single_precision(name: str) -> None:
     cell = shaken(EXAMPLES[name]())
     _, state = step_inputs(cell, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import get_args
 
@@ -60,9 +61,14 @@ def test_a_loop_makes_roles_fit_its_sides() -> None:
     assert {p.role for p in turned.outputs} == {Role.OUTPUT, Role.INVARIANT, Role.STATE}
 
 
+@functools.cache
+def folded() -> lp.Loop:
+    return lp.fold(lp.ZoneoutLSTM(3, 4), torch.zeros(1, 3))
+
+
 @pytest.mark.parametrize("role", Role)
 def test_a_text_carries_the_role_of_every_port_and_is_read_back(role: Role) -> None:
-    loop = lp.fold(lp.ZoneoutLSTM(3, 4), torch.zeros(1, 3))
+    loop = folded()
     changed = loop.replace(
         inputs=tuple(replace(p, role=role) for p in loop.inputs),
         outputs=tuple(replace(p, role=role) for p in loop.outputs),

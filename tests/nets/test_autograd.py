@@ -25,6 +25,7 @@ from tests.nets.twins import (
     normal,
     shaken,
     somewhere,
+    thoroughly,
     weighed,
 )
 
@@ -240,9 +241,9 @@ class Mixed(lp.Cell):
         return self.gathered(h), h
 
 
-@pytest.mark.parametrize("argument", ["nothing", "lengths", "resets"])
+@pytest.mark.parametrize("argument", ["lengths", "resets", *thoroughly("nothing")])
 @pytest.mark.parametrize("gathered", GATHERED)
-@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+@pytest.mark.parametrize("engine", FASTEST)
 def test_what_is_gathered_belongs_to_values_that_are_computed_again(engine: str, gathered: str, argument: str) -> None:
     """The largest value is among them, bit by bit, or its gradient is 0 / 0."""
     torch.manual_seed(0)

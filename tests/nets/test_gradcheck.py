@@ -7,13 +7,11 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import leporello as lp
-from tests.cells.examples import EXAMPLES
-from tests.nets.twins import normal, shaken, state_like, thoroughly
-
-TELLING = ["Jordan", "GRU", "LSTM", "LayerNormLSTM", "MinGRU", "Leaky", "Perceptron", "TimeDelay"]
+from tests.cells.examples import EXAMPLES, FEW
+from tests.nets.twins import normal, shaken, state_like
 
 
-@pytest.mark.parametrize("name", [*TELLING, *thoroughly(*(name for name in EXAMPLES if name not in TELLING))])
+@pytest.mark.parametrize("name", FEW)
 def test_derivatives_are_those_of_finite_differences(name: str) -> None:
     """Through functional_call, so that every number the net reads is moved."""
     net = lp.Recurrent(shaken(EXAMPLES[name](), seed=1).eval(), engine="stepwise")

@@ -127,6 +127,7 @@ def test_batch_first_axes_change_places() -> None:
 
 def test_nothing_of_an_old_window_stays() -> None:
     net = net_of()
+    gc.freeze()  # what other tests have left takes seconds to look through
     seen: list[weakref.ref[Tensor]] = []
     for window in lp.stream(net, (X, Y), window=5):
         gc.collect()

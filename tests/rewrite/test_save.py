@@ -12,7 +12,7 @@ from leporello.call.arguments import checked_call
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.rewrite import differentiate, prune, save
 from leporello.rewrite.save import Saved
-from tests.cells.examples import EXAMPLES, step_inputs
+from tests.cells.examples import EXAMPLES, KINDS, step_inputs
 
 SAVED = "call.saved."  # in front of the names of saved values
 
@@ -29,7 +29,7 @@ def names(ports: tuple, prefix: str) -> set[str]:
     return {port.name for port in ports if port.name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_everything_saved_is_read_by_the_backward_sweep(name: str) -> None:
     _, _, pair = saved(name)
     read = names(pair.backward.inputs, SAVED) | set(pair.befores.values())
@@ -39,7 +39,7 @@ def test_everything_saved_is_read_by_the_backward_sweep(name: str) -> None:
         assert node in used or port.kind == "state", port.name
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_everything_the_backward_sweep_reads_is_there(name: str) -> None:
     forward, _, pair = saved(name)
     outputs = {port.name for port in pair.forward.outputs if port.kind == "sequence"}
@@ -50,7 +50,7 @@ def test_everything_the_backward_sweep_reads_is_there(name: str) -> None:
     assert pair.forward.outputs[: len(forward.outputs)] == forward.outputs
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", KINDS)
 def test_no_product_of_the_forward_step_is_computed_again(name: str) -> None:
     _, backward, pair = saved(name)
 

@@ -34,7 +34,11 @@ def timed(compute: Callable[[], Result], device: torch.device) -> tuple[Result, 
 
 def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
     """The most memory in use at once, above what was in use before; None on a device where nothing counts it."""
-    gc.collect()
+    with _no_garbage_collection():
+        return _peak_bytes(compute, device)
+
+
+def _peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
     if device.type == "cuda":
         _synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -58,6 +62,18 @@ def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is garbage at the start is not freed meanwhile, which would look as if less were in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from leporello.errors import ArgumentError, StateMismatch, UntraceableStep
 from leporello.loop.cell import Cell, collected_names
@@ -133,7 +134,8 @@ def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the named values of a step while it runs, and refuse a step that calls an autograd.Function.
 
     Named are what is passed to `lp.named` and the local variables of the cells' own forward. A profile hook reads them
-    when a forward returns; the same hook sees calls of `autograd.Function.apply`, in this thread only.
+    when a forward returns; the same hook sees calls of `autograd.Function.apply`, in this thread only. It is off inside
+    of torch's functions, where it would take as long as the trace.
     """
     values: dict[str, Tensor] = {}
     paths = {id(module): path for path, module in cell.named_modules() if isinstance(module, Cell) or module is cell}
@@ -155,10 +157,26 @@ def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
     with collected_names() as passed_to_named:
         sys.setprofile(on_event)
         try:
-            yield values
+            with _HookOffInTorch(on_event):
+                yield values
         finally:
             _restore_profiler(outer)
         values.update(passed_to_named)
+
+
+class _HookOffInTorch(TorchFunctionMode):
+    """While active, the profile hook is off inside of torch's functions."""
+
+    def __init__(self, hook: Any) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sys.setprofile(None)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            sys.setprofile(self.hook)
 
 
 def _restore_profiler(outer: Any) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from leporello.engine import reference
 from leporello.engine.plan import Plan, Sweep
 from leporello.engine.state_gradient import ALL, ClipCount, Passing, entering
-from leporello.engine.wiring import gradient_key, incoming_key, select
+from leporello.engine.wiring import gradient_key, incoming_key
 from leporello.errors import GraphGone
 from leporello.loop.port import Port, PortValues, Role
 
@@ -69,13 +69,11 @@ def run_sweep(
 class _Sweeps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, length: int, batch: int, passing: Passing, *values: Tensor) -> tuple[Tensor, ...]:
-        wired, sweep = plan.wiring, plan.forward
-        outputs, befores = run_sweep(sweep, length, batch, [values[place] for place in wired.forward])
-        count = len(plan.loop.outputs)
-        results = without_aliases(outputs[:count], sweep.aliases, plan.loop.outputs, values)
-        kept = select(wired.kept, (values, [*results, *outputs[count:]], befores))
-        ctx.plan, ctx.length, ctx.batch, ctx.passing = plan, length, batch, passing
-        ctx.save_for_backward(*values, *kept)
+        wired, sweep, ports = plan.wiring, plan.forward, plan.loop.outputs
+        outputs, befores = run_sweep(sweep, length, batch, wired.forward_inputs(values))
+        outputs[: len(ports)] = results = without_aliases(outputs[: len(ports)], sweep.aliases, ports, values)
+        ctx.call = plan, length, batch, passing
+        ctx.save_for_backward(*values, *wired.kept_of(values, outputs, befores))
         ctx.set_materialize_grads(False)
         if wired.fixed:
             ctx.mark_non_differentiable(*[results[index] for index in wired.fixed])
@@ -83,9 +81,9 @@ class _Sweeps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        plan, saved, passing = ctx.plan, saved_tensors(ctx), ctx.passing
-        inputs, kept = saved[: len(plan.wanted)], saved[len(plan.wanted) :]
-        backward_pass = BackwardPass(plan, inputs, kept, ctx.length, ctx.batch)
+        (plan, length, batch, passing), saved = ctx.call, saved_tensors(ctx)
+        count = len(plan.wanted)
+        backward_pass = BackwardPass(plan, saved[:count], saved[count:], length, batch)
         run = backward_pass.differentiable if torch.is_grad_enabled() else backward_pass.by_sweep
         if passing.count == 1:
             input_gradients = run(gradients, passing.weights)
@@ -116,7 +114,7 @@ def saved_tensors(ctx: Any) -> tuple[Tensor, ...]:
     return saved
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BackwardPass:
     """The backward pass of one call: from the gradients of its outputs to those of its inputs, in their order.
 
@@ -133,9 +131,7 @@ class BackwardPass:
     def by_sweep(self, gradients: Sequence[Tensor | None], weight: Tensor | None) -> Gradients:
         """The gradients of the inputs, by the backward sweep."""
         plan, wired = self.plan, self.plan.wiring
-        incoming = incoming_gradients(wired.incoming, gradients, self.length, self.batch, zeros=False)
-        pools = (self.inputs, (), (), self.kept, incoming, wired.constants, (weight,))
-        results, _ = run_sweep(plan.backward, self.length, self.batch, select(wired.backward, pools))
+        results = run_backward(plan, self.inputs, self.kept, gradients, self.length, self.batch, weight)
         if wired.clip_count is not None:
             plan.note_clipped(ClipCount(results[wired.clip_count]), self.inputs, self.length, self.batch)
         input_gradients = [None if place is None else results[place] for place in wired.results]
@@ -174,6 +170,25 @@ class BackwardPass:
         if plan.clipped is not None:
             plan.note_clipped(counted, self.inputs, self.length, self.batch, passing.count)
         return total
+
+
+def run_backward(
+    plan: Plan,
+    values: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    gradients: Sequence[Tensor | None],
+    length: int,
+    batch: int,
+    weight: Tensor | None,
+) -> list[Tensor]:
+    """The outputs of a plan's backward sweep.
+
+    kept        what the forward sweep saved
+    gradients   of the plan's outputs
+    """
+    wired = plan.wiring
+    incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
+    return run_sweep(plan.backward, length, batch, wired.backward_inputs(values, kept, incoming, weight))[0]
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:

@@ -17,11 +17,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from leporello.engine import autograd, reference
-from leporello.engine.autograd import BackwardPass, Gradients, incoming_gradients, run_sweep, saved_tensors
+from leporello.engine.autograd import BackwardPass, Gradients, run_backward, run_sweep, saved_tensors
 from leporello.engine.plan import Plan
 from leporello.engine.state_gradient import ClipCount, Passing
 from leporello.engine.target import same_invariants
-from leporello.engine.wiring import select
 
 Lengths = Sequence[int]  # of windows, in steps: from the outermost level to the innermost
 
@@ -194,11 +193,9 @@ class _WindowedBackwardPass:
         """Run the forward and the backward sweep of one window."""
         plan, wired, steps, batch = self.plan, self.plan.wiring, end - start, self.batch
         values = _window_inputs(plan, self.values, start, end, states)
-        outputs, befores = run_sweep(plan.forward, steps, batch, [values[place] for place in wired.forward])
-        kept = select(wired.kept, (values, outputs, befores))
-        incoming = incoming_gradients(wired.incoming, self._entering(start, end), steps, batch, zeros=False)
-        pools = (values, (), (), kept, incoming, wired.constants, (None,))
-        results, _ = run_sweep(plan.backward, steps, batch, select(wired.backward, pools))
+        outputs, befores = run_sweep(plan.forward, steps, batch, wired.forward_inputs(values))
+        kept = wired.kept_of(values, outputs, befores)
+        results = run_backward(plan, values, kept, self._entering(start, end), steps, batch, None)
         self.arriving = {name: results[place].clone() for name, place in self.leaving.items()}
         if wired.clip_count is not None:
             self.clip_count = self.clip_count + results[wired.clip_count]

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from leporello.engine import reference
-from leporello.engine.autograd import incoming_gradients, run_sweep, storage_of, without_aliases
+from leporello.engine.autograd import run_backward, run_sweep, storage_of, without_aliases
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.registered_plans import RegisteredPlan, registered
 from leporello.engine.state_gradient import Passing
-from leporello.engine.wiring import select
 from leporello.errors import EngineRefusal
 from leporello.loop.port import Port
 
@@ -51,7 +50,7 @@ def _forward(name: str, length: int, batch: int, values: list[Tensor], weight: T
     keepalive = [_keepalive(entry)] if entry.has_keepalive else []
     if entry.by_reference:
         return _own_memory(reference.run(plan.loop, plan.step, inputs, length, batch), inputs) + keepalive
-    outputs, _ = run_sweep(entry.forward, length, batch, [inputs[place] for place in plan.wiring.forward])
+    outputs, _ = run_sweep(entry.forward, length, batch, plan.wiring.forward_inputs(inputs))
     return _own_memory(without_aliases(outputs, plan.forward.aliases, entry.results, inputs), inputs) + keepalive
 
 
@@ -74,10 +73,8 @@ def _backward(
         torch.cat([values[first].unsqueeze(0), outputs[after][:-1]]) if outputs[after] is not None else None
         for first, after in entry.befores
     ]
-    kept = select(wired.kept, (values, outputs, befores))
-    incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
-    pools = (values, (), (), kept, incoming, wired.constants, (weight,))
-    results, _ = run_sweep(plan.backward, length, batch, select(wired.backward, pools))
+    kept = wired.kept_of(values, outputs, befores)
+    results = run_backward(plan, values, kept, gradients, length, batch, weight)
     input_gradients = [results[place] for place in wired.results if place is not None]
     return _own_memory(input_gradients, [*reads, *_not_none(gradients), *_not_none([weight])])
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor, fx
@@ -29,6 +32,7 @@ class Pool(IntEnum):
 
 
 PoolIndex = tuple[int, int]  # a pool, and an index into it
+Pick = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Wiring:
     fixed       outputs that have no gradient
     clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
     aliased     values whose gradient shares memory with that of an earlier one: two biases that are added, for example
+    sizes       the number of tensors in each pool
     """
 
     forward: tuple[int, ...]
@@ -56,6 +61,45 @@ class Wiring:
     fixed: tuple[int, ...]
     clip_count: int | None
     aliased: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def forward_inputs(self) -> Pick:
+        """From the call's values to the inputs of the forward sweep."""
+        return _picking(self.forward)
+
+    def kept_of(self, values: Sequence[Any], outputs: Sequence[Any], befores: Sequence[Any]) -> Sequence[Any]:
+        """What is saved for the backward sweep."""
+        return self._pick_kept((*values, *outputs, *befores))
+
+    def backward_inputs(
+        self, values: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any], weight: Tensor | None
+    ) -> Sequence[Any]:
+        """The inputs of the backward sweep.
+
+        gradients   of the Loop's outputs, as `incoming_gradients` gives them
+        """
+        return self._pick_backward((*values, *kept, *gradients, *self.constants, weight))
+
+    @cached_property
+    def _pick_kept(self) -> Pick:
+        return self._picking_from(self.kept, (Pool.VALUES, Pool.OUTPUTS, Pool.BEFORES))
+
+    @cached_property
+    def _pick_backward(self) -> Pick:
+        return self._picking_from(self.backward, (Pool.VALUES, Pool.KEPT, Pool.GRADIENTS, Pool.CONSTANTS, Pool.WEIGHTS))
+
+    def _picking_from(self, sources: Sequence[PoolIndex], pools: Sequence[Pool]) -> Pick:
+        """A function that takes the sources from these pools, one behind the other."""
+        begins = dict(zip(pools, accumulate((self.sizes[pool] for pool in pools), initial=0), strict=False))
+        return _picking([begins[Pool(pool)] + index for pool, index in sources])
+
+
+def _picking(indices: Sequence[int]) -> Pick:
+    """A function that takes the items at these indices from a sequence."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda items: tuple(items[index] for index in indices)
 
 
 def places_of(inputs: Sequence[Port], ports: Sequence[Port]) -> tuple[int, ...]:
@@ -113,6 +157,7 @@ def wiring_of(
         fixed=tuple(index for index, port in enumerate(loop.outputs) if not port.is_floating),
         clip_count=next((i for i, port in enumerate(saved.backward.outputs) if port.role is Role.CLIP_COUNT), None),
         aliased=_aliased(results, [node for _, node in backward.outputs]),
+        sizes=(len(values), len(outputs), len(befores), len(kept), len(loop.outputs), len(constants), 1),
     )
 
 
@@ -158,8 +203,3 @@ def incoming_key(port: Port) -> PortKey:
 def gradient_key(port: Port) -> PortKey:
     """Kind and name of the backward Loop's output that is the gradient of an input: an invariant's is a total."""
     return ("total" if port.kind == "invariant" else port.kind, port.name)
-
-
-def select(sources: Sequence[PoolIndex], pools: Sequence[Sequence[Any]]) -> list[Any]:
-    """The tensors to which the sources point."""
-    return [pools[pool][index] for pool, index in sources]

@@ -23,7 +23,7 @@ TIMED = ("resets", "targets", "forcing")
 
 
 @pytest.mark.timeout(3600)
-@cells(0.08)
+@cells(0.06)
 @given(cases())
 def test_calls_with_the_state_handed_on_equal_one_call(case: Case) -> None:
     case = _without_lengths(case)

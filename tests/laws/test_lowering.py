@@ -20,7 +20,7 @@ REFUSED = 0.1  # of random cells, at most, may hold an operator that kernels do 
 def test_lowered_insides_run_by_the_interpreter_equal_the_graph_in_any_order_of_blocks() -> None:
     refused: list[bool] = []
 
-    @cells(0.1)
+    @cells(0.08)
     @given(st.one_of(cases(most=3), cases()))
     def law(case: Case) -> None:
         cell, arguments = cell_of(case.program), case.arguments

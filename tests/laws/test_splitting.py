@@ -26,7 +26,7 @@ ROWS = 3
 
 
 @pytest.mark.timeout(3600)
-@cells(0.06)
+@cells(0.05)
 @given(cases())
 def test_stages_cover_every_value_and_gradients_are_those_of_autograd(case: Case) -> None:
     cell = cell_of(case.program)

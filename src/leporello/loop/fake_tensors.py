@@ -58,27 +58,25 @@ class FakeTensorFamily:
         with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would read the batch
             yield
 
-    def graph_of(
-        self, function: Callable[..., Any], *arguments: Any, in_place: bool = False, decompositions: Any = None
-    ) -> fx.GraphModule:
-        """The graph of function(*arguments), traced by make_fx, without operators that write in place.
-
-        Where there are some, a second trace makes them functional: torch's functional wrappers cost as much as all the
-        rest, and most functions do without.
-
-        in_place   the function is known to write in place: the first trace is left out
-        """
+    def traced(self, function: Callable[..., Any], *arguments: Any, decompositions: Any = None) -> fx.GraphModule:
+        """The graph of function(*arguments), by make_fx; operators that write in place are in it as they are."""
 
         def lazily(*values: Any) -> Any:
             with maybe_enable_thunkify():  # arithmetic on sizes is recorded only where an operator reads it
                 return function(*values)
 
         with self.active():
-            if not in_place:
-                module = make_fx(lazily, decomposition_table=decompositions)(*arguments)
-                if not any(writes_in_place(node) for node in module.graph.nodes):
-                    return module
-            return make_fx(dispatch_functionalize(lazily), decomposition_table=decompositions)(*arguments)
+            return make_fx(lazily, decomposition_table=decompositions)(*arguments)
+
+    def graph_of(self, function: Callable[..., Any], *arguments: Any, decompositions: Any = None) -> fx.GraphModule:
+        """The same without operators that write in place: where there are some, a second trace makes them functional.
+
+        Not at once, because torch's functional wrappers cost as much as all the rest.
+        """
+        module = self.traced(function, *arguments, decompositions=decompositions)
+        if not any(map(writes_in_place, module.graph.nodes)):
+            return module
+        return self.traced(dispatch_functionalize(function), *arguments, decompositions=decompositions)
 
     @contextlib.contextmanager
     def no_new_guards(self) -> Iterator[None]:

@@ -84,8 +84,7 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
         _same_autocast(),
         _plain_operators(cell),
     ):
-        draws, in_place = _draws_of_step(cell, leaves, family)
-        traced = _traced_step(cell, leaves, draws, in_place, family)
+        traced = _traced_step(cell, leaves, family)
     loop = _loop(cell, leaves, family, traced)
     return loop.replace(batch_interaction=_batch_interaction(cell, x, state, loop, leaves))
 
@@ -174,31 +173,33 @@ def _plain_operators(cell: nn.Module) -> Iterator[None]:
             library.enabled = enabled
 
 
-def _draws_of_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Draw], bool]:
-    """The random numbers that a first run of the step draws, in order, and whether it writes in place."""
+def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> _Traced:
+    """Run the step on fake tensors, and trace it with make_fx.
+
+    A step that draws random numbers, or writes in place, is run a second time: with its random numbers as inputs, and
+    made functional.
+    """
+    details: dict[str, Any] = {}
     draws: list[Draw] = []
+    names = [name for name, _ in leaves.invariants]
+    sequences, invariants, states = _fake_leaves(leaves, family)
+    shared = NoWrites(dict(zip(names, invariants, strict=True)))
 
     def note(draw: Draw) -> Tensor:
         refuse_shared_draw(draw, family)
         draws.append(draw)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
-    sequences, invariants, states = _fake_leaves(leaves, family)
-    names = [name for name, _ in leaves.invariants]
-    shared = NoWrites(dict(zip(names, invariants, strict=True)))
-    with family.active(), torch.enable_grad(), Drawing(note), shared:
-        _flat_step(cell, leaves, sequences, invariants, states)
-    return draws, shared.saw_writes
+    def first(rows: Any, sequences: Any, invariants: Any, states: Any) -> list[Tensor]:
+        with Drawing(note), shared:
+            return run(sequences, invariants, states)
 
+    def second(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
+        with replay(numbers):
+            return run(sequences, invariants, states)
 
-def _traced_step(
-    cell: nn.Module, leaves: _Leaves, draws: list[Draw], in_place: bool, family: FakeTensorFamily
-) -> _Traced:
-    """Run the step a second time, with its random numbers as inputs, and trace it with make_fx."""
-    details: dict[str, Any] = {}
-
-    def run(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
-        with torch.enable_grad(), WithoutAssertions(), UserLines(), replay(numbers), observed(cell) as named:
+    def run(sequences: Any, invariants: Any, states: Any) -> list[Tensor]:
+        with torch.enable_grad(), WithoutAssertions(), UserLines(), observed(cell) as named:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
@@ -210,11 +211,13 @@ def _traced_step(
         details.update(outputs=outputs, present=present, spec=spec, named=list(named))
         return [*tensors, *after, *named.values()]
 
-    numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
-    sequences, invariants, states = _fake_leaves(leaves, family)
-    module = family.graph_of(
-        run, family.rows, sequences, invariants, numbers, states, in_place=in_place, decompositions=_DECOMPOSITIONS
-    )
+    module = family.traced(first, family.rows, sequences, invariants, states, decompositions=_DECOMPOSITIONS)
+    if draws or shared.saw_writes:
+        numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
+        sequences, invariants, states = _fake_leaves(leaves, family)
+        module = family.graph_of(
+            second, family.rows, sequences, invariants, numbers, states, decompositions=_DECOMPOSITIONS
+        )
     return _Traced(module=module, draws=draws, **details)
 
 

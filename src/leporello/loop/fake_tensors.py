@@ -6,6 +6,7 @@ A Loop and all its rewrites belong to one family, so that a rewrite can compute 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,35 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
 
 
+MAX_CACHED_OPERATORS = 100_000  # then all are forgotten
+_cached_operators: dict[Any, Any] = {}
+
+
+class _OperatorCache(dict[Any, Any]):
+    """Where torch keeps the results of operators on fake tensors of one family, by operator and shapes.
+
+    A result that was found while nothing was assumed about the number of rows holds in other families too, and is
+    shared with them; others stay here.
+    """
+
+    def __init__(self, shapes: ShapeEnv) -> None:
+        super().__init__()
+        self.shapes = weakref.ref(shapes)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        own = super().get(key)
+        return _cached_operators.get(key, default) if own is None else own
+
+    def __setitem__(self, key: Any, result: Any) -> None:
+        shapes = self.shapes()
+        if shapes is None or shapes.guards:
+            super().__setitem__(key, result)
+            return
+        if len(_cached_operators) >= MAX_CACHED_OPERATORS:
+            _cached_operators.clear()
+        _cached_operators[key] = result
+
+
 class FakeTensorFamily:
     """One symbol for the number of rows, and fake tensors with that symbol in their shapes.
 
@@ -34,6 +64,7 @@ class FakeTensorFamily:
         self.shapes = ShapeEnv(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )  # numbers and sizes that depend on data are refused in the user's line that reads them
+        self.shapes.fake_tensor_cache = _OperatorCache(self.shapes)
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
         self.rows: Any = self.example_rows if rows is not None else self._symbol()
 

@@ -66,3 +66,16 @@ def test_a_block_is_left_out_only_with_a_reason() -> None:
         ("b = 2\n", 6, "needs a GPU"),
         ("c = 3\n", 10, None),
     ]
+
+
+GUIDES = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "src").rglob("README.md"))]
+SOURCES = ROOT / "src" / "leporello"
+FOLDERS = [ROOT, ROOT / "src", SOURCES, SOURCES / "rewrite"]  # that paths on pages are below
+PATH = re.compile(r"`((?:\.\./)?(?:[a-z_]+/)+[a-z_0-9]+\.(?:py|c|md))`")
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    named = set(PATH.findall(page.read_text(encoding="utf-8")))
+    missing = {path for path in named if not any((folder / path).exists() for folder in (*FOLDERS, page.parent))}
+    assert not missing

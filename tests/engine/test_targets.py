@@ -23,7 +23,8 @@ NEUTRAL = ("call", "engine", "gradient", "kernel", "rewrite")
 
 
 def neutral_files() -> list[Path]:
-    own = (SOURCES / "engine" / "cpu", SOURCES / "engine" / "targets.py")
+    """All but the folders of targets, and their list."""
+    own = [SOURCES / "engine" / "targets.py", *(path.parent for path in (SOURCES / "engine").glob("*/target.py"))]
     files = [path for room in NEUTRAL for path in (SOURCES / room).rglob("*.py")]
     return [path for path in files if not any(path.is_relative_to(one) for one in own)]
 

@@ -262,7 +262,8 @@ def _samples(problem: GradientProblem, method: Method, draws: int) -> GradientSa
 def _measured(
     name: str, method: Method, samples: GradientSamples, exact: Tensor, problem: GradientProblem, result_bytes: int
 ) -> Measured:
-    """The row of one method.
+    """What one method gives beside the exact gradient, and what it costs: a line of the table. It computes one more
+    gradient, to measure its memory.
 
     result_bytes   of outputs and final state, which are no cost of the method
     """

@@ -188,7 +188,10 @@ def _random_count(starts: Any) -> int | None:
 
 
 def _start_states(run: StepByStepRun, net: Recurrent, starts: Any, spread: float, seed: int) -> Tensor:
-    """The states to start from, as vectors: (starts, numbers)."""
+    """The states to start from, as float64 vectors (starts, real numbers of a state).
+
+    starts   how many: random ones of that spread; or states of the user
+    """
     count = _random_count(starts)
     if count is not None:
         generator = torch.Generator().manual_seed(seed)

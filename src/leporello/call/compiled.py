@@ -32,8 +32,8 @@ from leporello.call.inputs import ArgumentAxes, map_tensors
 from leporello.call.plan_cache import Network, detached_for, network_by_handle
 from leporello.call.signature import autocast_mode, plan_signature, trace_signature
 from leporello.call.values import Results, gather_call, passing_of
+from leporello.engine.compiled_sweeps import library
 from leporello.engine.fresh_thread import in_fresh_thread
-from leporello.engine.graph_operators import library
 from leporello.engine.plan import Plan
 from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError

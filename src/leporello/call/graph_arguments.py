@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leporello.call.checks import RangeChecks, classes_in_range, lengths_in_range, probability_in_range
-from leporello.engine.graph_operators import library
+from leporello.engine.compiled_sweeps import library
 
 LEAF = "leaf"
 

@@ -1,4 +1,4 @@
-"""The built-in cells, one file each: a step as its equations."""
+"""The built-in cells, a file for each family: steps as their equations."""
 
 from leporello.cells.elman_jordan import Elman, ElmanJordan, Jordan
 from leporello.cells.feed_forward import Perceptron, TimeDelay

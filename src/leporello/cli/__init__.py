@@ -1,1 +1,1 @@
-"""The command `leporello`, one file per command: they parse options and print; the library does the work."""
+"""The command `leporello`, a file for a command or two: they parse options and print; the library does the work."""

@@ -226,7 +226,8 @@ def _assign_channel_tracks(
     ports: Mapping[Pair, float],
     pairs: Sequence[Pair],
 ) -> dict[tuple[int, str], int]:
-    """The track of each source in each channel where one of its lines runs horizontally."""
+    """The track of each source in each channel (the space between two rows) where one of its lines runs horizontally:
+    lines of two sources that would overlap get different ones."""
     tracks: dict[tuple[int, str], int] = {}
     for channel in range(max(row.values(), default=0)):
         runs = [run for pair in pairs for run in horizontal_runs(pair, row, x, lanes, ports) if run[0] == channel]

@@ -274,7 +274,7 @@ def _indexing(context: LoweringContext, node: fx.Node, index: Positions) -> Expr
 
 
 @dataclass(frozen=True)
-class Lowering:
+class OperatorRule:
     """How an ATen operator is lowered to an expression.
 
     kind        "pointwise": one element of each argument for each element; "view"; "constant"; "fetch": at computed
@@ -293,33 +293,41 @@ _GENERIC = {
     for name, operator in OPERATORS.items()
     if not operator.reduction and name not in ("cast", "quotient")
 }
-EXPRESSION_RULES: dict[str, Lowering] = {
-    **{n: Lowering(_unary, "pointwise", operator.streamed) for n, operator in _GENERIC.items() if operator.arity == 1},
-    **{n: Lowering(_binary, "pointwise", operator.streamed) for n, operator in _GENERIC.items() if operator.arity == 2},
-    **{n: Lowering(_binary, "pointwise", OPERATORS[name].streamed) for n, name in ALIASES.items()},
-    "where": Lowering(_where, "pointwise"),
-    "masked_fill": Lowering(_masked_fill, "pointwise"),
-    **dict.fromkeys(["addcmul", "addcdiv"], Lowering(_addcmul, "pointwise")),
-    **dict.fromkeys(["clamp", "clamp_min", "clamp_max"], Lowering(_clamp, "pointwise")),
-    **dict.fromkeys(["_to_copy", "convert_element_type"], Lowering(same_value, "pointwise")),
-    "tanh_backward": Lowering(_tanh_backward, "pointwise"),
-    "sigmoid_backward": Lowering(_sigmoid_backward, "pointwise"),
-    "threshold_backward": Lowering(_threshold_backward, "pointwise"),
-    **{name: Lowering(view, "view") for name, view in VIEW_RULES.items()},
-    **dict.fromkeys(["full", "full_like", "fill"], Lowering(_constant(1), "constant")),
-    "new_full": Lowering(_constant(2), "constant"),
-    "scalar_tensor": Lowering(_constant(0), "constant"),
-    **dict.fromkeys(["zeros", "zeros_like", "new_zeros", "zero"], Lowering(_constant(None, 0), "constant")),
+EXPRESSION_RULES: dict[str, OperatorRule] = {
+    **{
+        n: OperatorRule(_unary, "pointwise", operator.streamed)
+        for n, operator in _GENERIC.items()
+        if operator.arity == 1
+    },
+    **{
+        n: OperatorRule(_binary, "pointwise", operator.streamed)
+        for n, operator in _GENERIC.items()
+        if operator.arity == 2
+    },
+    **{n: OperatorRule(_binary, "pointwise", OPERATORS[name].streamed) for n, name in ALIASES.items()},
+    "where": OperatorRule(_where, "pointwise"),
+    "masked_fill": OperatorRule(_masked_fill, "pointwise"),
+    **dict.fromkeys(["addcmul", "addcdiv"], OperatorRule(_addcmul, "pointwise")),
+    **dict.fromkeys(["clamp", "clamp_min", "clamp_max"], OperatorRule(_clamp, "pointwise")),
+    **dict.fromkeys(["_to_copy", "convert_element_type"], OperatorRule(same_value, "pointwise")),
+    "tanh_backward": OperatorRule(_tanh_backward, "pointwise"),
+    "sigmoid_backward": OperatorRule(_sigmoid_backward, "pointwise"),
+    "threshold_backward": OperatorRule(_threshold_backward, "pointwise"),
+    **{name: OperatorRule(view, "view") for name, view in VIEW_RULES.items()},
+    **dict.fromkeys(["full", "full_like", "fill"], OperatorRule(_constant(1), "constant")),
+    "new_full": OperatorRule(_constant(2), "constant"),
+    "scalar_tensor": OperatorRule(_constant(0), "constant"),
+    **dict.fromkeys(["zeros", "zeros_like", "new_zeros", "zero"], OperatorRule(_constant(None, 0), "constant")),
     **dict.fromkeys(
         ["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"],
-        Lowering(_constant(None, 0), "constant"),
+        OperatorRule(_constant(None, 0), "constant"),
     ),
-    **dict.fromkeys(["ones", "ones_like", "new_ones"], Lowering(_constant(None, 1), "constant")),
-    **dict.fromkeys(["arange", "iota"], Lowering(_arange, "constant")),
-    "embedding": Lowering(_embedding, "fetch", streamed=False),
-    "gather": Lowering(_gather, "fetch", streamed=False),
-    "index": Lowering(_indexing, "fetch", streamed=False),
-    "index_select": Lowering(_index_select, "fetch", streamed=False),
+    **dict.fromkeys(["ones", "ones_like", "new_ones"], OperatorRule(_constant(None, 1), "constant")),
+    **dict.fromkeys(["arange", "iota"], OperatorRule(_arange, "constant")),
+    "embedding": OperatorRule(_embedding, "fetch", streamed=False),
+    "gather": OperatorRule(_gather, "fetch", streamed=False),
+    "index": OperatorRule(_indexing, "fetch", streamed=False),
+    "index_select": OperatorRule(_index_select, "fetch", streamed=False),
 }
 SIZES = {"sym_size", "sym_numel"}  # numbers that follow from the number of rows
 PRODUCTS = {"mm", "bmm"}

@@ -281,7 +281,8 @@ def _multiply(separation: _Separation, node: fx.Node) -> Factored | None:
 
 
 def _by_matrix(separation: _Separation, left: fx.Node, axes: AxisFactors, matrix: fx.Node, outer: Factors) -> Factored:
-    """[rows and heads, k] times [k, n]: every head times the same matrix."""
+    """Add [rows and heads, k] times [k, n], every head times the same matrix, as a product with the heads in front; the
+    new value, and the factors of its axes."""
     front = axes[0]
     heads = [place for place, size in enumerate(front) if size is not None]
     count, inner = _product(front), _product(axes[1])

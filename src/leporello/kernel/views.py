@@ -39,7 +39,7 @@ def broadcast(source: fx.Node, index: Positions | list[Index | None]) -> list[In
 
 
 def _by_index(rule: IndexRule) -> ViewRule:
-    """A view that only moves the index."""
+    """From a rule for an index to a rule for a view: its value is its argument's, at the index that the rule gives."""
 
     def view(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
         return context.at(arguments(node)[0], tuple(rule(node, list(index))))

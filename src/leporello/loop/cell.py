@@ -126,7 +126,8 @@ def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _device_and_dtype(x: Any) -> dict[str, Any]:
-    """Device and dtype of an input, without the dtype if it holds integers."""
+    """Options for `initial_state` from the first tensor of an input: its device, and its dtype, None where it holds
+    integers; none without a tensor."""
     for leaf in leaves_of(x):
         if isinstance(leaf, Tensor):
             floats = leaf.is_floating_point() or leaf.is_complex()

@@ -1,8 +1,8 @@
 """Generated Python text, and the names and memory of the values in it.
 
 `SourceText` collects lines and the objects they refer to, and compiles them. `ValueNames` has the names of the graph's
-values in the text, and the expressions that allocate memory for them. The writers in `stages.py` and `function.py` use
-both.
+values in the text, and the expressions that allocate memory for them. The writers in `stage_writer.py` and
+`function.py` use both.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ def _length_before_break(line: list[Glyph], following: Glyph) -> int:
 
 
 def _import_rich(module: str, name: str) -> Any:
-    """A name in a module of the optional package rich."""
+    """A name in a module of the optional package rich; where that is missing, an error that says how to install it."""
     try:
         return getattr(importlib.import_module(f"rich.{module}"), name)
     except ImportError as error:

@@ -60,7 +60,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """The same; an OSError, also one of the block, becomes a LeporelloError that names the file."""
+    """As `replacing`; an OSError, also one of the block, becomes a LeporelloError that names the file."""
     try:
         with replacing(path) as temporary:
             yield temporary

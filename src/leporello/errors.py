@@ -23,7 +23,7 @@ class LeporelloError(Exception):
         super().__init__(_text(what, self.details))
 
     def place(self, **where: str | None) -> None:
-        """Say where it happened, in front of the other details; what was said before stands."""
+        """Add details that say where it happened, in front of the others; one that is there already keeps its value."""
         found = {name: value for name, value in where.items() if value is not None}
         self.details = {**found, **self.details}
         self.args = (_text(self.what, self.details),)

@@ -79,6 +79,7 @@ def loss_per_row(
 
     loss        one that does not reduce over rows
     target      a tuple of the target, or an empty one
+    rows        how many rows the output has
     output_is   what the output is, for errors
     """
     try:

@@ -84,7 +84,7 @@ class Measured:
 class BiasAndVariance(Plottable):
     """The methods beside the exact gradient.
 
-    rows         one for each method, in the order of the argument
+    rows         the lines of the table: one for each method, in the order of the argument
     norm         |g|, of the exact gradient
     parameters   how many numbers the gradient has
     """
@@ -177,10 +177,10 @@ def bias_and_variance(
             m = mean of the gradients of so many draws
             cosine, bias = (m . g) / (|m| |g|), |m - g| / |g|
 
-    methods   gradient methods, or a name for each: {"windows": lp.Truncated(35)}
+    methods   a list of gradient methods, or a dict of them by name: {"windows": lp.Truncated(35)}
     draws     gradients of each random method; of one that is not random a few, to see that they are the same
-    loss      loss(output) or, with targets, loss(output, target): (rows, ...) in, a number per row out, where rows are
-              all steps of all rows; torch's losses are switched to reduction="none". Their mean is differentiated
+    loss      loss(output) or, with targets, loss(output, target): (n, ...) in, n losses out, where n counts all steps
+              of all rows but padding; torch's losses are switched to reduction="none". Their mean is differentiated
     targets   (length, batch, ...): what the loss compares with
     forcing   as in a call: the targets are then fed back to the net too; without it they are not
     seed      of what the methods draw; random numbers of the cell are drawn once, and are the same for all
@@ -262,8 +262,9 @@ def _samples(problem: GradientProblem, method: Method, draws: int) -> GradientSa
 def _measured(
     name: str, method: Method, samples: GradientSamples, exact: Tensor, problem: GradientProblem, result_bytes: int
 ) -> Measured:
-    """What one method gives beside the exact gradient, and what it costs: a line of the table. It computes one more
-    gradient, to measure its memory.
+    """What one method gives beside the exact gradient, and what it costs: a line of the table.
+
+    One more gradient is computed, to measure its memory.
 
     result_bytes   of outputs and final state, which are no cost of the method
     """

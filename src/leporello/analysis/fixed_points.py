@@ -38,17 +38,17 @@ KINDS = ("stable", "saddle", "unstable", "undecided")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FixedPoints(Plottable):
-    """The states h with f(h, x) = h that the search found.
+    """The states h with f(h, x) = h that the search found; size is that of a state as one real vector.
 
-    points        (count, numbers), those that most starts led to first
-    eigenvalues   (count, numbers) of dh'/dh there, complex, largest first
+    points        (count, size), those that most starts led to first
+    eigenvalues   (count, size) of dh'/dh there, complex, largest first
     kinds         "stable": small changes die out; "unstable": all grow; "saddle": some grow; "undecided": none grows,
                   but some eigenvalue is on the unit circle, as far as a float can tell
     found         (count,): how many starts led there
     residuals     (count,): |f(h, x) - h|
     lost          how many starts led nowhere
-    paths         (steps + 1, starts, numbers): where the net itself goes from the starts
-    places        the slice of the numbers that each leaf has
+    paths         (steps + 1, starts, size): where the net itself goes from the starts
+    places        for each state leaf its slice of the vector
     """
 
     points: Tensor
@@ -65,7 +65,7 @@ class FixedPoints(Plottable):
 
     @property
     def names(self) -> list[str]:
-        """A name for each number of the state."""
+        """A name for each element of the state vector."""
         sizes = {name: place.stop - place.start for name, place in self.places.items()}
         return [name if size == 1 else f"{name}, unit {index}" for name, size in sizes.items() for index in range(size)]
 
@@ -118,9 +118,10 @@ def fixed_points(
     x        the constant input of one step and one row: (features,) or (1, features); None for a net without input
     starts   a number of random ones, or states to start from, one a row
     spread   the standard deviation of random starts
+    seed     of random starts
     rounds   of the search, at most
 
-    In float64; random numbers are drawn once.
+    In float64; random numbers of the cell are drawn once.
 
     >>> net = lp.Recurrent(lp.Elman(2, 8, 1))
     >>> fixed_points(net, torch.zeros(2), starts=8).points.shape[1]
@@ -158,7 +159,7 @@ def fixed_points(
 
 
 def _one_step_run(net: Recurrent, x: Tree, starts: Any) -> StepByStepRun:
-    """One step of one row."""
+    """A run of one step on one row with input x; its `step` is called on the starts, its own state does not matter."""
     check_net(net)
     if isinstance(x, Tensor) and x.dim() == 1 and x.is_floating_point():
         x = x.unsqueeze(0)  # integers are tokens, one a row
@@ -188,9 +189,9 @@ def _random_count(starts: Any) -> int | None:
 
 
 def _start_states(run: StepByStepRun, net: Recurrent, starts: Any, spread: float, seed: int) -> Tensor:
-    """The states to start from, as float64 vectors (starts, real numbers of a state).
+    """The states to start from, as float64 vectors (starts, size).
 
-    starts   how many: random ones of that spread; or states of the user
+    starts   how many random ones, of standard deviation `spread`; or states of the user
     """
     count = _random_count(starts)
     if count is not None:
@@ -210,10 +211,10 @@ class ZeroSearch:
     """Zeros of a function, from many starts at once, by damped least squares (Levenberg and Marquardt).
 
     Each start has its own damping: with little of it a step is Newton's, with much of it a short step downhill on the
-    square. The best points so far are `points` (starts, numbers).
+    square. The best points so far are `points` (starts, size).
 
-    function   of points, (starts, numbers) in and out
-    jacobian   of the function, (starts, numbers, numbers)
+    function   of points, (starts, size) in and out
+    jacobian   of the function, (starts, size) in, (starts, size, size) out
     """
 
     TOLERANCE = 1e-10  # of |f|, relative to the size of the point
@@ -276,7 +277,10 @@ def _damped_step(jacobian: Tensor, values: Tensor, damping: Tensor) -> Tensor:
 
 
 def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct points, how often each was found, and their residuals; of close points the best is kept."""
+    """Distinct points, how often each was found, and their residuals; most often found first.
+
+    Of points closer than `SAME_POINT_DISTANCE` the one with the least residual stays.
+    """
     order = residuals.argsort()
     points, residuals = points[order], residuals[order]
     free = torch.ones(len(points), dtype=torch.bool, device=points.device)
@@ -302,7 +306,7 @@ def _kind(sizes: Tensor) -> str:
 
 
 def _paths(run: StepByStepRun, starts: Tensor) -> Tensor:
-    """The states of the net on its way from the starts, (steps + 1, starts, numbers)."""
+    """The states of the net on its way from the starts, (steps + 1, starts, size)."""
     path = [starts]
     with torch.no_grad():
         for _ in range(PATH_STEPS):

@@ -42,7 +42,7 @@ class GradientFlow(Plottable):
     norms    (length, length), [t, k]; the mean over rows; 0 where t < k
     leaves   the same by state leaf
     gains    (length - 1,): what the step k multiplies gradients by on their way from h(k + 1) to h(k), on average
-    left     (length,): the share that is left so many steps back
+    left     (length,): at [n] the share that is left n steps back
     trend    the rate that fits them, and what follows from it
     batch    how many rows there are
     """

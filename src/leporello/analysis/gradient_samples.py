@@ -45,7 +45,7 @@ class GradientProblem:
 
     net         a network round the caller's cell, so that the caller's network keeps its own last call
     arguments   of the call
-    loss        (rows, ...) in, a number per row out
+    loss        (n, ...) in, n losses out, where n counts all these steps
     target      a tuple of what the loss compares with, or an empty one
     alive       which steps have not ended, in the caller's axes; None where no row ends early
     """
@@ -121,7 +121,7 @@ class GradientProblem:
             return torch.autograd.grad(loss, parameters, materialize_grads=True)
 
     def exact_gradient(self) -> Tensor:
-        """The exact gradient as one vector, in float64 and by the engine `reference`; one of 0 or infinity raises."""
+        """The exact gradient as one vector in float64, by the engine `reference`; raises if it is 0 or not finite."""
         net = Recurrent(net_in_float64(self.net).cell, engine="reference", batch_first=self.net.batch_first)
         arguments, target = map_leaves(to_float64, self.arguments), map_leaves(to_float64, self.target)
         in_float64 = replace(self, net=net, arguments=arguments, target=target)
@@ -157,7 +157,7 @@ class GradientProblem:
         return loss_per_row(self.loss, self._as_rows(outputs), target, rows, "the outputs").mean()
 
     def _as_rows(self, tree: Tree) -> Tree:
-        """All steps of all rows that have not ended, as rows."""
+        """All steps of all rows that have not ended on one axis: from (length, batch, ...) to (n, ...)."""
 
         def flat(leaf: Any) -> Any:
             if leaf is None:
@@ -183,7 +183,7 @@ class GradientSamples:
     """The draws of one gradient method: their number, mean, variance and time, updated with each draw.
 
     compute     returns the gradients, one for each parameter
-    max_draws   at least two
+    max_draws   how many a random method takes, at least two; one that is not random takes as many as are timed
 
     The first draw builds whatever is built once, and is not timed. A method that uses no random numbers of torch and
     returns the same gradient again is not random.

@@ -42,8 +42,9 @@ MAX_EIGENVALUES_DRAWN = 4000
 class Jacobians(Plottable):
     """The derivatives of each step's next state with respect to the state before it.
 
-    values   (length, batch, numbers, numbers), numbers those of all state leaves together: row by column
-    places   the slice of the numbers that each leaf has
+    values   (length, batch, size, size), size that of all state leaves as one vector: at [t, row, i, j] the derivative
+             of element i after step t with respect to element j before it
+    places   for each state leaf its slice of the vector
     """
 
     values: Tensor
@@ -51,7 +52,7 @@ class Jacobians(Plottable):
 
     @cached_property
     def eigenvalues(self) -> Tensor:
-        """(length, batch, numbers), complex, largest first."""
+        """(length, batch, size), complex, largest first."""
         return sorted_eigenvalues(self.values)
 
     @property
@@ -61,7 +62,7 @@ class Jacobians(Plottable):
 
     @cached_property
     def singular(self) -> Tensor:
-        """The singular values, (length, batch, numbers), largest first: the most and the least a step can stretch."""
+        """The singular values, (length, batch, size), largest first: the most and the least a step can stretch."""
         return torch.linalg.svdvals(self.values)
 
     @property
@@ -142,7 +143,7 @@ def jacobians(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any
 
     inputs, state, arguments   as in a call of the net; random numbers are drawn once
 
-    In float64; length times batch times the square of the numbers of the state are kept.
+    In float64; the result takes length * batch * size ** 2 numbers of memory, size that of the state.
 
     >>> net = lp.Recurrent(lp.LSTM(2, 8))
     >>> result = jacobians(net, torch.randn(5, 3, 2))
@@ -156,9 +157,9 @@ def jacobians(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any
 
 
 def jacobian_at(run: StepByStepRun, time: int, state: Tensor | None = None) -> Tensor:
-    """dh(t + 1)/dh(t) of every row: (rows, numbers, numbers).
+    """dh(t + 1)/dh(t) of every row: (rows, size, size), size that of the state as one vector.
 
-    state   where to evaluate it, (rows, numbers), any multiple of the batch; by default the state before the step
+    state   where to evaluate it, (rows, size), rows any multiple of the batch; by default the state before the step
     """
     state = run.states[time] if state is None else state
     rows, numbers = state.shape
@@ -178,6 +179,6 @@ def jacobian_at(run: StepByStepRun, time: int, state: Tensor | None = None) -> T
 
 
 def sorted_eigenvalues(matrices: Tensor) -> Tensor:
-    """The eigenvalues of matrices (..., numbers, numbers), complex, largest first: (..., numbers)."""
+    """The eigenvalues of matrices (..., size, size), complex, largest absolute value first: (..., size)."""
     values = torch.linalg.eigvals(matrices)
     return values.gather(-1, values.abs().argsort(-1, descending=True))

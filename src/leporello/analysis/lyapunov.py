@@ -40,9 +40,9 @@ CURVE_NAMES = ("largest", "second", "third", "fourth")  # exponents whose runnin
 class Lyapunov(Plottable):
     """Lyapunov exponents: the mean logarithm, per step, of the factors by which small changes of the state grow.
 
-    exponents   (numbers,), largest first, the mean over rows
-    by_row      (batch, numbers)
-    running     (length - skip, numbers): the means up to each step
+    exponents   (count,), largest first, the mean over rows
+    by_row      (batch, count), largest first in each row
+    running     (length - skip, count): the means up to each step, and over rows
     skip        steps left out at the beginning
     """
 
@@ -112,7 +112,7 @@ def lyapunov(
 
         for t in range(length):
             Q, R = qr(J(t) Q)                              # J(t) = dh(t + 1)/dh(t)
-            exponents += log |diagonal of R| / length      # from step `skip` on
+            exponents += log |diagonal of R| / counted     # from step `skip` on; counted: the row's steps from there
 
     count   how many, the largest ones; all by default
     skip    steps to take before counting begins

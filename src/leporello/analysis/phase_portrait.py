@@ -27,12 +27,12 @@ MARKERS: dict[str, dict[str, Any]] = {
 
 
 def plot_phase_portrait(ax: Axes, points: Tensor, kinds: Sequence[str], paths: Tensor, names: Sequence[str]) -> None:
-    """Draw points (count, numbers) and paths (steps, starts, numbers).
+    """Draw points (count, size) and paths (steps, starts, size), size that of the state as one vector.
 
-    A state of one number is drawn over time, one of two in its plane, a larger one on its two principal axes.
+    A state of size 1 is drawn over time, one of size 2 in its plane, a larger one on its two principal axes.
 
     kinds   of the points, keys of `MARKERS`
-    names   of the numbers
+    names   of the elements of the state, (size)
     """
     limit = MAX_PATH_DISTANCE * torch.cat([paths[0], points]).abs().max()
     paths = torch.where((paths.abs() <= limit).all(-1, keepdim=True), paths, torch.nan)
@@ -75,7 +75,7 @@ def _indices_by_kind(kinds: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _principal_plane(points: Tensor, paths: Tensor, names: Sequence[str]) -> tuple[Tensor, Tensor, tuple[str, str]]:
-    """Two axes (numbers, 2), their origin, and their labels; a state of two numbers has its own axes."""
+    """Two axes (size, 2), their origin (size,), and their labels; a state of size 2 has its own axes."""
     if len(names) == 2:
         return torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), (names[0], names[1])
     cloud = torch.cat([paths.flatten(0, 1), points])

@@ -35,7 +35,7 @@ class Reach(Plottable):
     """The sizes of do(t)/dx(k): of the output of step t with respect to the input of step k, t >= k.
 
     sizes   (length, length), [t, k]: the root of the sum of the squares of all derivatives, the mean over rows
-    left    (length,): the share that is left so many steps back
+    left    (length,): at [n] the share that is left n steps back
     trend   the rate that fits them, and what follows from it
     batch   how many rows there are
     """
@@ -112,7 +112,7 @@ def reach(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any) ->
 
 
 def _sizes_ahead(run: StepByStepRun) -> Tensor:
-    """The sizes by a sweep ahead: one row of the matrix at each step."""
+    """The sizes by a sweep ahead, which gives those of one output, [t, :], at each step."""
     sizes = run.states.new_zeros(run.length, run.length)
     for swept in sweep_ahead(run):
         by_row = swept.values.square().sum((1, 3)).sqrt()  # (inputs, batch)
@@ -122,7 +122,7 @@ def _sizes_ahead(run: StepByStepRun) -> Tensor:
 
 
 def _sizes_back(run: StepByStepRun) -> Tensor:
-    """The sizes by a sweep back: one column of the matrix at each step."""
+    """The sizes by a sweep back, which gives those of one input, [:, k], at each step."""
     sizes = run.states.new_zeros(run.length, run.length)
     outputs = run.output_layout.size
     unit = torch.eye(outputs, dtype=torch.float64, device=run.device)

@@ -93,7 +93,7 @@ class StepByStepRun:
     values          in the order of the loop's inputs; sequences and draws are (length, batch, ...)
     states_before   by name of a state leaf, (length + 1, batch, ...): before each step; the last is the final state
     outputs         the loop's output sequences, (length, batch, ...)
-    lengths         of the rows, where the call has any
+    lengths         of the rows; None where all have the full length
     """
 
     loop: Loop
@@ -142,13 +142,13 @@ class StepByStepRun:
 
     @cached_property
     def states(self) -> Tensor:
-        """The state before each step, and the final state: (length + 1, batch, numbers)."""
+        """The state before each step, and the final one, as vectors: (length + 1, batch, size of the state layout)."""
         leaves = [self.states_before[port.name] for port in self.state_layout.ports]
         return self.state_layout.join(leaves, self.length + 1, self.batch)
 
     @cached_property
     def inputs(self) -> Tensor:
-        """The inputs of each step: (length, batch, numbers)."""
+        """The inputs of each step, as vectors: (length, batch, size of the input layout)."""
         pairs = zip(self.loop.inputs, self.values, strict=True)
         sequences = {port.name: value for port, value in pairs if port.kind == "sequence"}
         leaves = [sequences[port.name] for port in self.input_layout.ports]
@@ -204,9 +204,9 @@ class StepByStepRun:
         invariants: Mapping[str, Tensor] | None = None,
         copies: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """The output and the next state of one step, as vectors: (copies * batch, numbers).
+        """The output and the next state of one step, as vectors: (copies * batch, size of the layout).
 
-        state, inputs   vectors to read instead of those of the call, (copies * batch, numbers)
+        state, inputs   vectors to read instead of those of the call, (copies * batch, size of the layout)
         invariants      values to read instead of the call's, by name
         copies          of the batch, one behind the other
         """

@@ -20,10 +20,12 @@ from leporello.analysis.step_by_step import MAX_ROWS_AT_ONCE, StepByStepRun
 class SweptStep:
     """What a sweep holds at step k.
 
-    first    the step of the first loss (of the first input) that the sweep carries
-    values   back: the gradients with respect to the state before step k, (losses, copies, batch, numbers);
-             ahead: the tangents of the output of step k, (inputs, numbers of an input, batch, outputs)
-    inputs   the gradients with respect to the inputs of step k, where wanted
+    first    the step of the first loss (of the first input) that the sweep carries; the others follow step by step
+    values   back: the gradients with respect to the state before step k, (losses, copies, batch, size of the state),
+             copies being the gradients that each loss carries; ahead: the tangents of the output of step k,
+             (inputs, size of an input, batch, size of the output)
+    inputs   back: the gradients with respect to the inputs of step k, (losses, copies, batch, size of an input); None
+             where not asked for
     """
 
     k: int
@@ -72,7 +74,10 @@ def _blocks_back(length: int, rows_per_loss: int) -> list[tuple[int, int, int]]:
 def _one_step_back(
     run: StepByStepRun, time: int, output_gradients: Tensor, state_gradients: Tensor, inputs: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """From the gradients of a step's output and next state to those of its state, and of its inputs."""
+    """From the gradients of a step's output and next state to those of its state, and of its inputs (or None).
+
+    All gradients are (losses, copies, batch, size).
+    """
     losses, copies, batch, _ = state_gradients.shape
     repeats = losses * copies
     state = run.states[time].repeat(repeats, 1).requires_grad_()
@@ -86,10 +91,13 @@ def _one_step_back(
 
 
 def sweep_ahead(run: StepByStepRun) -> Iterator[SweptStep]:
-    """Tangents of the output of each step with respect to each input number of each step up to it: k runs forward.
+    """Tangents of the output of each step k with respect to each element of the inputs of steps i <= k: k runs forward.
 
-    tangent(t + 1, k) = dh(t + 1)/dh(t) tangent(t, k)   for k < t
-    tangent(t + 1, t) = dh(t + 1)/dx(t)
+        tangent(k + 1, i) = dh(k + 1)/dh(k) tangent(k, i)   for i < k, of the state before step k + 1
+        tangent(k + 1, k) = dh(k + 1)/dx(k)
+
+    Inputs are taken in blocks of steps, so that the tangents carried at a time fit into memory: for each block, one
+    `SweptStep` for each step k from the block's start to the last.
     """
     numbers = run.input_layout.size
     unit = torch.eye(numbers, dtype=torch.float64, device=run.device).unsqueeze(1)

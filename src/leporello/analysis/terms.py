@@ -51,8 +51,8 @@ class Terms(Plottable):
     """The terms of dh(t)/dw, and the whole, computed independently of them.
 
     t       the state is the one after so many steps
-    terms   by parameter, (t, numbers of the state, *shape of the parameter): at [i - 1] the term of step i
-    whole   by parameter, (numbers of the state, *shape): dh(t)/dw by autograd through all steps
+    terms   by parameter, (t, size of the state, *shape of the parameter): at [i - 1] the term of step i
+    whole   by parameter, (size of the state, *shape): dh(t)/dw by autograd through all steps
     sizes   (t,): the size of each term, all parameters together
     error   the largest difference between the sum and the whole, relative to the largest value of the whole
     cut     (t + 1,): |whole - sum of the last m terms| / |whole| at [m]: what a gradient cut after m steps lacks
@@ -136,11 +136,11 @@ def terms(
         dh(t)/dw = sum over i = 1 ... t of (dh(t)/dh(t-1) ... dh(i+1)/dh(i)) df(x(i), h(i-1), w)/dw
 
     t            from 1 to the length
-    row          of the batch
+    row          which row of the batch
     parameters   their names in the cell; all that the step reads, by default
     inputs, state, arguments   as in a call of the net; random numbers are drawn once
 
-    In float64. t times the numbers of the state times those of the parameters are kept: name those of interest.
+    In float64. The result takes t * size of the state * size of the parameters of memory: name those of interest.
 
     >>> result = terms(lp.Recurrent(lp.Elman(2, 4, 1)), torch.randn(6, 1, 2), 6, parameters=["W"])
     >>> result.terms["W"].shape, result.error < 1e-12

@@ -139,7 +139,7 @@ def _group_means(group: Tensor, values: Tensor, groups: int) -> Tensor:
 
 
 def _first_lag_of_zeros(sizes: Tensor) -> int | None:
-    """The number of steps back from which on every size is exactly 0; None if there is none, or by underflow."""
+    """The number of steps back from which on every size is exactly 0; None if never, or perhaps by underflow."""
     largest = torch.stack([sizes.diagonal(-lag).abs().max() for lag in range(len(sizes))])
     if not largest[0] > 0 or not (largest == 0).any():
         return None
@@ -164,7 +164,7 @@ def relative_to_own_step(sizes: Tensor) -> Tensor:
 
 
 def share_left_table(curves: Mapping[str, Tensor]) -> list[str]:
-    """The lines of a table of curves (length,), by name, at some numbers of steps back."""
+    """The lines of a table of curves (length,), by name, at some numbers of steps back; none for a length of 1."""
     lags = round_numbers(len(next(iter(curves.values()))) - 1)
     if not lags:
         return []

@@ -29,7 +29,9 @@ class Call:
     inputs, state      trees; sequences are (length, batch, ...)
     initial            what resets go back to: None for zeros, else a tree like the state
     lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
-    times              the numbers of the steps (length, 1), where they are known already
+    draws              random numbers that the user passed; None for fresh ones
+    packed             the inputs as they were passed, if as a PackedSequence
+    times              the indices of the steps (length, 1), where they are known already
     sequences, states  the leaves of inputs and state, with their names
     """
 
@@ -66,10 +68,11 @@ def checked_call(
     one_step: bool = False,
     range_checks: RangeChecks = EAGER,
 ) -> Call:
-    """Check a call's arguments and bring them into one form.
+    """Check a call's arguments, as the network gets them, and bring them into one form; an error if one is wrong.
 
+    steps          the length of a call without inputs
     one_step       the arguments come without the length axis
-    range_checks   how numbers in them are checked
+    range_checks   how the values of lengths, classes and probabilities are checked
     """
     axes = ArgumentAxes(one_step, batch_first)
     packed = inputs if isinstance(inputs, PackedSequence) and not one_step else None
@@ -104,7 +107,7 @@ def _unpacked(inputs: PackedSequence, lengths: Any) -> tuple[Tensor, Tensor]:
 
 
 def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
-    """Outputs in the packing of the inputs."""
+    """Outputs (length, batch, ...) in the packing of the inputs."""
 
     def pack(leaf: Tensor) -> PackedSequence:
         if packed.sorted_indices is not None:
@@ -119,7 +122,10 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
 def _forcing(
     cell: nn.Module, call: Call, targets: Any, forcing: Any, axes: ArgumentAxes, range_checks: RangeChecks
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere."""
+    """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere.
+
+    (None, None) where no step is forced.
+    """
     name = axes.name("targets")
     if targets is None:
         if forcing is not None:

@@ -67,7 +67,7 @@ class CachedCall:
         gradient: Method,
         inputs: Sequence[int] | None = None,
     ) -> None:
-        """`inputs` says which of the loop's inputs are gathered; all by default."""
+        """`inputs` are the indices of the loop's inputs that are gathered; all by default."""
         self.key, self.cell, self.plan, self.gradient, self.device = key, cell, plan, gradient, call.device
         self.unchanged, self.modules = unchanged_since_now(cell), frozenset(map(id, cell.modules()))
         self.names, self.state_names = names_of(call)
@@ -139,7 +139,7 @@ class CachedCall:
     def values(
         self, sequences: Sequence[Tensor], state: Tree, length: int, batch: int, lengths: Any = None, resets: Any = None
     ) -> tuple[list[Tensor], Extra | None] | None:
-        """The values of the loop's inputs, and what the rewrites read.
+        """The values of the loop's inputs, and what the rewrites read (None without lengths and resets).
 
         None if the cell has changed, or if lengths, resets or batches are wrong.
 
@@ -204,7 +204,10 @@ class CachedCall:
         return extra_values(call, self.plan.loop)
 
     def _passing(self, length: int, batch: int, past: Tensor | None) -> Passing:
-        """What each step passes back; that of the last call where the method's weights do not change."""
+        """What each step passes back; that of the last call where weights and sizes are the same.
+
+        past   where rows have ended, (length, batch); None for a call without lengths
+        """
         if past is not None or not self.gradient.weights_stay or not torch.is_grad_enabled():
             return passing_for(self.gradient, length, batch, self.device, self.weight_dtype, past)
         *sizes, passes = self._weights

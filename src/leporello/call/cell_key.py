@@ -18,7 +18,7 @@ IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type, torch.dtyp
 
 
 def cell_key(cell: nn.Module) -> Hashable:
-    """A value that changes with the cell's plain attributes, modes, hooks, shapes of parameters, and shared parts."""
+    """A value that changes with the cell's plain attributes, modes, hooks, forms of its tensors, and shared parts."""
     parts: list[Any] = []
     slots: dict[int, int] = {}  # numbers of parameters, buffers and modules; aliased ones share one number
     for module in cell.modules():
@@ -37,7 +37,10 @@ def cell_key(cell: nn.Module) -> Hashable:
 
 
 def attribute_key(value: Any) -> Hashable:
-    """What a plain attribute is compared by. An object that equals only itself is held, since an id may come back."""
+    """What a plain attribute is compared by: its value if it is plain, a tensor by its id, other objects by equality.
+
+    The key holds such an object itself, because the id of one that is freed may come back.
+    """
     if isinstance(value, (int, float, str, bool, type(None))):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
@@ -54,7 +57,7 @@ def attribute_key(value: Any) -> Hashable:
 
 
 def unchanged_since_now(cell: nn.Module) -> Callable[[], bool]:
-    """A function that says whether nothing a trace depends on has changed since it was made.
+    """A function that says whether all that a trace of the cell depends on is unchanged since this call.
 
     It is false whenever `cell_key` would differ or a parameter is another tensor, and sometimes without need. It is
     generated for the cell, comparison by comparison: a loop over the comparisons would cost as much as they do.

@@ -36,8 +36,9 @@ def lengths_in_range(lengths: Tensor, length: int) -> Tensor:
 
 
 def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -> Tensor:
-    """The classes; raises if one does not exist. On a GPU they are not read, which would wait for it.
+    """Targets as class indices; raises if one does not exist. On a GPU they are not read, which would wait for it.
 
+    classes          their number
     name, one_step   how the caller writes the argument
     """
     if targets.is_cpu:
@@ -56,7 +57,7 @@ def classes_in_range(targets: Tensor, classes: int, name: str, one_step: bool) -
 
 
 def probability_in_range(forcing: Any, shape: str) -> Any:
-    """A probability as a number; raises if it is none.
+    """A probability as a float; raises if it is not between 0 and 1.
 
     shape   of a mask, as the caller writes it
     """
@@ -71,7 +72,10 @@ def probability_in_range(forcing: Any, shape: str) -> Any:
 
 @dataclass(frozen=True)
 class RangeChecks:
-    """How numbers are checked: each function returns its argument if nothing is wrong."""
+    """How the values of arguments are checked: each function returns its first argument, or raises.
+
+    In a compiled graph they are operators: the returned tensor must be used, or the check drops out of the graph.
+    """
 
     lengths: Callable[[Tensor, Any], Tensor] = lengths_in_range
     classes: Callable[[Tensor, int, str, bool], Tensor] = classes_in_range
@@ -88,6 +92,8 @@ def checked_lengths(
 
     Lengths in the memory of the CPU must lie between 1 and `length`. Those on a GPU are not read, which would wait for
     it, but clamped to that range.
+
+    None stays None.
 
     range_checks   how the range is checked: by reading the values, or by an operator of a compiled graph
     """
@@ -120,7 +126,7 @@ def _as_integers(lengths: Any, expected: str) -> Tensor:
 
 
 def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
-    """A tensor without numbers cannot be brought to a device."""
+    """Raise if a tensor is on the device `meta` and the call is not: it has no values to copy."""
     if value.device.type == "meta" != device.type:
         raise DeviceMismatch(
             f"the argument '{name}' lies on the device 'meta', which holds no numbers.", inputs=str(device)
@@ -130,7 +136,11 @@ def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
 def checked_mask(
     argument: str, value: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes
 ) -> Tensor | None:
-    """A boolean per step and row, on the device."""
+    """A mask argument, `resets` or `forcing`, on the device; None stays None, and an ArgumentError if it is no mask.
+
+    value   boolean (length, batch), time first already
+    axes    how the caller writes it, for the error
+    """
     if value is None:
         return None
     name = axes.name(argument)
@@ -153,7 +163,10 @@ def checked_mask(
 def checked_coin(
     forcing: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
 ) -> Tensor | bool:
-    """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere."""
+    """Where targets are fed back: a boolean per step and row, or True for everywhere and False for nowhere.
+
+    forcing   such a mask, or the probability with which it is drawn here
+    """
     if isinstance(forcing, Tensor) and forcing.dim():
         coin = checked_mask("forcing", forcing, length, batch, device, axes)
         assert coin is not None
@@ -176,7 +189,10 @@ def checked_coin(
 def checked_targets(
     targets: Any, fed: Tensor, length: int, batch: int, axes: ArgumentAxes, range_checks: RangeChecks = EAGER
 ) -> Tensor:
-    """Targets like the value that is fed back; class indices as one-hot rows."""
+    """Targets in the form of the value that is fed back, (length, batch, ...); class indices become one-hot vectors.
+
+    fed   the leaf of the state that is fed back, (batch, ...)
+    """
     name, wanted = axes.name("targets"), (length, batch, *fed.shape[1:])
     expected = f"{dtype_name(fed.dtype)} {axes.shape(*wanted)}, like what is fed back"
     if fed.dim() == 2:
@@ -210,7 +226,10 @@ def checked_targets(
 
 
 def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:
-    """Passed random numbers; raises unless there are as many as the step draws, in their form."""
+    """The argument `draws` as a list; raises unless it has one tensor for each draw of the step, in its form.
+
+    ports   the draws of the step
+    """
     wanted = [f"{port.distribution} {dtype_name(port.dtype)} {(length, batch, *port.shape)}" for port in ports]
     expected = ", ".join(wanted) or "none: this step draws no random numbers"
     if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):

@@ -1,8 +1,8 @@
 """A call while torch.compile makes a graph: no Python of ours is in the graph, only `leporello::recurrence`.
 
 The compiler reads `in_graph` line by line, so it holds nothing but lists of tensors, names and plain values. The
-operator does what an eager call does, on tensors without numbers: it checks the arguments, finds a plan, and leaves the
-sweeps of `engine/registered_plans.py` in the graph, with what they read.
+operator does what an eager call does, on fake tensors, which hold no values: it checks the arguments, finds a plan, and
+leaves the sweep operators of `engine/compiled_sweeps.py` in the graph, with what they read.
 
 Not compiled: a PackedSequence; a gradient method with sweeps of its own. Gradients of gradients: torch has none of what
 it compiled.
@@ -54,8 +54,8 @@ class GraphCall:
     """A call in a graph, without its tensors.
 
     handle      of the network
-    arguments   their skeleton
-    results     their skeleton, once the call has been traced
+    arguments   the skeleton of its arguments (see `graph_arguments`)
+    results     the skeleton of outputs and final state, once the call has been traced
     cached      by signature, what runs the call: one graph may be traced several times, in other modes
     """
 
@@ -81,7 +81,7 @@ def in_graph(
     steps: Any = None,
     one_step: bool = False,
 ) -> tuple[Tree, Tree]:
-    """Outputs and final state, as the network gives them."""
+    """Outputs and final state of a network's call, as the network gives them; the arguments are the call's own."""
     lengths = torch.tensor(lengths) if isinstance(lengths, (list, tuple)) else lengths
     if isinstance(forcing, float) and forcing != 0 and forcing != 1:
         forcing = torch.full((), forcing)  # so that another probability needs no other graph
@@ -105,7 +105,10 @@ def refuse_own_method(gradient: Method | None) -> None:
 
 
 def common_call(inputs: Tree, lengths: Any, resets: Any, axes: ArgumentAxes) -> Call:
-    """What two networks over one sequence have in common; each of them checks its own call."""
+    """A `Call` without a state, for two networks over one sequence: inputs and resets time first, lengths checked.
+
+    Nothing else is checked: each of the networks checks its own call.
+    """
     leaves: list[Tensor] = []
     flatten(inputs, leaves)
     inputs, resets = axes.to_time_first(inputs), axes.to_time_first(resets)
@@ -116,7 +119,13 @@ def common_call(inputs: Tree, lengths: Any, resets: Any, axes: ArgumentAxes) -> 
 
 
 def guard(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None:
-    """Read the attributes a plan depends on: the compiler then makes another graph when one has changed."""
+    """Read the attributes a plan depends on: the compiler then makes another graph when one has changed.
+
+    It has no result: the comparisons are what the compiler guards on.
+
+    parts   the network, its gradient method, and the modules of its cell
+    known   as `attributes` gives it
+    """
     for place, name, value in known:
         attribute = getattr(parts[place], name)
         if (attribute is None) if value == CALLABLE else (flatten(attribute, []) != value):
@@ -128,7 +137,12 @@ def guard(parts: Sequence[Any], known: Sequence[tuple[int, str, Any]]) -> None:
 
 @torch.compiler.assume_constant_result
 def attributes(handle: str, method: str) -> tuple[tuple[int, str, Any], ...]:
-    """The plain attributes of a network, its gradient method and the modules of its cell: whose, which, what."""
+    """The attributes of a network, its gradient method and the modules of its cell that a plan depends on.
+
+    Each is the index of its owner among the `parts` of `guard`, its name, and its skeleton, or CALLABLE.
+
+    method   the name of the method's class; not used, but the compiler guards on what it reads for an argument
+    """
     net = network_by_handle(handle)
     options = {"engine": net.engine, "batch_first": net.batch_first}
     parts = [options, getattr(net.gradient, "__dict__", {}), *map(vars, net.cell.modules())]
@@ -154,7 +168,10 @@ def _is_plain(value: Any) -> bool:
 
 @torch.compiler.assume_constant_result
 def register_call(handle: str, skeleton: Any, one_step: bool) -> str:
-    """A new name for a call in a graph: torch keeps graphs on disk by what they hold, and no two calls may be one."""
+    """Register a call in a graph, which lives as long as the network's plan cache, and return its new name.
+
+    The name is unique among processes: torch keeps graphs on disk by their content, and must not take one for another.
+    """
     name = f"{_process}.{os.getpid()}.{next(_numbers)}"
     graph_call = GraphCall(handle, constant(skeleton), one_step)
     _graph_calls[name] = network_by_handle(handle)._plan_cache.graph_calls[name] = graph_call
@@ -174,7 +191,11 @@ library.define("recurrence(str call, Tensor[] tensors, Tensor[] held, SymInt? st
 def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any = None) -> list[Tensor]:
     """The call, on whatever tensors the graph is traced with: a composite operator.
 
-    held   what stands for the cell's parameters and buffers
+    Returns the tensors of outputs and final state; their skeleton is set as `results` of the `GraphCall`.
+
+    name      of the registered call
+    tensors   of its arguments
+    held      what stands for the cell's parameters and buffers
     """
     graph_call = _graph_calls[name]
     net, one_step = network_by_handle(graph_call.handle), graph_call.one_step
@@ -206,7 +227,10 @@ library.impl("recurrence", _recurrence, "CompositeImplicitAutograd")
 
 
 def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Tensor]) -> Results:
-    """The sweeps of a call."""
+    """Outputs and final state of a call, by a sweep operator; the plan is made at the first call of a signature.
+
+    instead   by id of each parameter and buffer of the cell the tensor that stands for it in the graph
+    """
     _refuse_method(net)
     key = (trace_signature(call), plan_signature(call, net.cell))
     if key not in graph_call.cached:
@@ -227,10 +251,10 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
 
 
 def _planned(net: Network, call: Call) -> Plan:
-    """The plan of a call whose tensors hold no numbers.
+    """The plan of a call whose tensors hold no values.
 
-    A plan depends on forms alone: a like call on small tensors of zeros is planned instead, in a fresh thread, outside
-    of torch's tracing modes. The batch is looked at only for a step that decides by it.
+    A plan depends on shapes and dtypes alone: a like call on small tensors of zeros is planned instead, in a fresh
+    thread, outside of torch's tracing modes. The batch is looked at only for a step that decides by it.
     """
     grad, cast, zeros = torch.is_grad_enabled(), autocast_mode(call.device), _stand_in(call)
 
@@ -271,7 +295,7 @@ def _stand_in(call: Call) -> Callable[[int], Call]:
 def _zeros(
     axes: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, requires_grad: bool, rows: int
 ) -> Tensor:
-    """Zeros with so many of length and batch in front."""
+    """Zeros of one step: (1, rows, *shape) where `axes` is 2, (rows, *shape) where it is 1."""
     zeros = torch.zeros((*(1, rows)[-axes:], *shape), dtype=dtype, device=device)
     return zeros.requires_grad_() if requires_grad else zeros
 
@@ -280,7 +304,11 @@ def _zeros(
 
 
 def _refuse_method(net: Network) -> None:
-    """A graph has an operator for one sweep back, with a weight or none."""
+    """Raise for a gradient method that is more than one backward sweep, with weights or without.
+
+    A graph has no other operator. A limit is refused too where the engine `reference` is asked for. While gradients are
+    switched off, every method passes.
+    """
     method = net.gradient
     own_sweeps = type(method).run is not Method.run or method.groups(1) is not None
     if not torch.is_grad_enabled():
@@ -303,7 +331,10 @@ def _refuse_packed(inputs: Tree) -> None:
 
 
 def _refuse_in_numbers(cell: nn.Module, arguments: dict[str, Any]) -> None:
-    """Raise what is wrong once more, with sizes that are numbers where a graph has symbols: no graph comes of it."""
+    """Raise the error of a wrong call again, with integers for the sizes that are symbols in a graph.
+
+    The check runs outside of the trace, on stand-ins of ones. It may pass, where only the values were wrong.
+    """
 
     def tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.ones((), dtype=dtype, device=device).expand(shape)

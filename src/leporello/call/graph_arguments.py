@@ -22,13 +22,16 @@ LEAF = "leaf"
 
 
 class NamedTuples:
-    """Types of named tuples, as attributes under their names."""
+    """Types of named tuples, as attributes under names that `constant` gives them.
+
+    names   the name of each type
+    """
 
     names: dict[type, str] = {}
 
 
 def constant(skeleton: Any) -> Any:
-    """A skeleton of texts and plain values, with names in the place of types."""
+    """A skeleton with names in the place of types, so that it is a constant; new types are added to `NamedTuples`."""
     if isinstance(skeleton, tuple):
         return tuple(map(constant, skeleton))
     if not isinstance(skeleton, type):
@@ -54,7 +57,7 @@ def flatten(tree: Any, tensors: list[Tensor]) -> Any:
 
 
 def unflatten(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
-    """The tree of a skeleton."""
+    """The tree of a skeleton as `constant` gives it; its tensors are taken from the iterator, in order."""
     if skeleton == LEAF:
         return next(tensors)
     kind, inside = skeleton
@@ -99,7 +102,7 @@ for _schema, _check in CHECK_OPERATORS.items():
 
 
 def _probability(forcing: Any, shape: str) -> Any:
-    """A number that is a constant of the graph is checked at once."""
+    """`probability_in_range` as an operator; a number, which is a constant of the graph, is checked at once."""
     if not isinstance(forcing, Tensor):
         return probability_in_range(forcing, shape)
     return torch.ops.leporello.probability_in_range(forcing, shape)

@@ -16,7 +16,10 @@ from leporello.loop.step_checks import refuse_batchless
 
 
 def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
-    """The state before the first step, with a row for each row of the batch."""
+    """The state before the first step: the one that was passed, checked; for None the one that the cell makes.
+
+    options   device and dtype of a state that the cell makes
+    """
     passed = state is not None
     state = state if passed else fresh_state(cell, batch, options)
     if passed and isinstance(cell, Cell):
@@ -51,7 +54,7 @@ def _like_declared(cell: Cell, state: Tree, expected: Tree) -> Tree:
 
 
 def _unlike(leaf: Any, wanted: Tensor) -> str | None:
-    """What is wrong with a leaf; floating dtypes may differ, as they do under autocast."""
+    """What is wrong with a leaf, in words, None for nothing; floating dtypes may differ, as they do under autocast."""
     if not isinstance(leaf, Tensor):
         return "is no tensor"
     if leaf.shape != wanted.shape:
@@ -61,9 +64,9 @@ def _unlike(leaf: Any, wanted: Tensor) -> str | None:
 
 
 def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
-    """The initial state that the cell makes, on a device and in a dtype.
+    """The initial state that the cell makes.
 
-    options   the device and dtype
+    options   its device and dtype, as keyword arguments; a cell that is no `lp.Cell` does not get them
     """
     make = getattr(cell, "initial_state", None)
     if make is None:

@@ -123,7 +123,11 @@ def _remedy(leaf: Tensor, axes: ArgumentAxes) -> str | None:
 def sizes_of(
     cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree, targets: Any, steps: int | None
 ) -> tuple[int, int]:
-    """Length and batch; raises if leaves differ in them."""
+    """Length and batch of a call; raises if leaves differ in them, or if one is 0.
+
+    sequences   the tensors of the inputs, time first; empty for a call without inputs
+    steps       the argument of the call, None where it is not passed
+    """
     if steps is not None and (not isinstance(steps, (int, torch.SymInt)) or isinstance(steps, bool) or steps < 1):
         raise ArgumentError("the argument 'steps' is no length.", came=repr(steps), expected="an integer of at least 1")
     length, batch = _of_inputs(cell, sequences, steps) if sequences else _of_others(cell, state, targets, steps)
@@ -157,7 +161,7 @@ def _of_inputs(cell: nn.Module, sequences: list[tuple[str, Tensor]], steps: int 
 
 
 def _of_others(cell: nn.Module, state: Tree, targets: Any, steps: int | None) -> tuple[int, int]:
-    """Without inputs the length is that of `steps` or of the targets, the batch that of the state or of the targets."""
+    """Length and batch without inputs: of `steps`, else of the targets; of the state, else of the targets, else 1."""
     lead = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor) and leaf.dim()), None)
     like = targets.shape[:2] if isinstance(targets, Tensor) and targets.dim() > 1 else None
     if steps is None and like is None:
@@ -177,7 +181,11 @@ def is_floating(leaf: Tensor) -> bool:
 
 
 def state_options(cell: nn.Module, sequences: list[tuple[str, Tensor]], state: Tree) -> dict[str, Any]:
-    """Device and dtype of a fresh state: those of the inputs, of the parameters where the inputs are integers."""
+    """`device` and `dtype` of a fresh state, as a dict.
+
+    The device is that of the inputs, else of the passed state, else of the parameters. The dtype is that of the
+    floating inputs, else of the parameters, else None.
+    """
     parameter = next((p for p in cell.parameters() if is_floating(p)), None)
     floats = next((leaf for _, leaf in sequences if is_floating(leaf)), None)
     passed = next((leaf for leaf in leaves_of(state) if isinstance(leaf, Tensor)), None)

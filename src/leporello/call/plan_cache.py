@@ -89,8 +89,9 @@ class PlanCache:
 
     @under_cell_lock
     def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
-        """The trace of the cell for a call's inputs and state, before any rewrite; for its batch alone where the step
-        decides by the batch, else for all.
+        """The trace of the cell for a call's inputs and state, before any rewrite.
+
+        It serves every batch, or this one alone where the step decides by the batch.
 
         key   what the trace depends on, if it is known
         """
@@ -136,7 +137,7 @@ def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
 
 
 def call_context(cell: nn.Module, call: Call) -> Context:
-    """What the call contributes to the pipeline: forcing, resets, lengths."""
+    """What the call contributes to the pipeline: whether and how it has forcing, resets and lengths."""
     forced = None
     if call.targets is not None:
         assert isinstance(cell, Cell)
@@ -219,7 +220,7 @@ _networks: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def handle_of(network: Network) -> str:
-    """A new handle for a network."""
+    """A new handle for a network, under which it is found as long as it lives."""
     handle = str(next(_numbers))
     _networks[handle] = network
     return handle

@@ -1,4 +1,4 @@
-"""The cache key of a call: forms of its tensors, modes, structure, and which rewrites it needs.
+"""The cache key of a call: forms (shape, dtype, device) of its tensors, modes, structure, and which rewrites it needs.
 
 Length and batch are not part of it. `signature` is made of arguments that are not checked yet: a call with the
 signature of an earlier one needs only those checks that a signature cannot tell. `trace_signature` and
@@ -49,7 +49,7 @@ def signature(
 
 
 def _form(state: Any) -> Hashable | None:
-    """Of a tensor or of nested tuples of tensors; None for anything else."""
+    """The form of a state that is a tensor or nested tuples of tensors, without the batch; None for anything else."""
     if type(state) is Tensor:
         return (state.shape[1:], state.dtype, state.requires_grad, state.device)
     if not isinstance(state, tuple):

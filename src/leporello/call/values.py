@@ -43,7 +43,7 @@ def names_of(call: Call) -> tuple[list[str], list[str]]:
 
 
 def gather_call(gather: Gather, loop: Loop, call: Call) -> list[Tensor]:
-    """What a gather function of the loop makes of a checked call."""
+    """The values of the loop's inputs for a checked call, by a gather function of the loop; draws are checked here."""
     draws = None
     if call.draws is not None:
         ports = [port for port in loop.inputs if port.kind == "draw"]
@@ -85,7 +85,10 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
 
 
 def _invariant(port: Port, loop: Loop, names: dict[str, Any]) -> str:
-    """The expression that reads a constant of the step, or a parameter or buffer of its module."""
+    """The expression that reads a constant of the step, or a parameter or buffer of its module.
+
+    names   objects that the generated text refers to; what the expression needs is added
+    """
     if port.name in loop.constants:
         return _named(loop.constants[port.name], names)
     *path, attribute = port.name.split(".")
@@ -106,13 +109,15 @@ def _named(value: Any, names: dict[str, Any]) -> str:
 
 
 def _resolved(port: Port) -> str:
-    """A call that applies a pending negation, which torch leaves on imaginary parts. Those are strided, so `contiguous`
-    copies and negates them, unless there is only one number."""
+    """The text of a call that applies a pending negation, which torch leaves on imaginary parts; empty if not needed.
+
+    Imaginary parts are strided, so `contiguous` copies and negates them, unless the shape has only one element.
+    """
     return ".resolve_neg()" if math.prod(port.shape) == 1 and port.dtype.is_floating_point else ""
 
 
 def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
-    """Random numbers for all steps and rows."""
+    """Random numbers of a draw's distribution for all steps and rows, (length, batch, ...)."""
     make = torch.rand if port.distribution == "uniform" else torch.randn
     return make((length, batch, *port.shape), dtype=port.dtype, device=port.device)
 
@@ -124,7 +129,7 @@ def extra_key(port: Port) -> tuple[Role, str | None]:
 
 
 def extra_values(call: Call, loop: Loop) -> Extra:
-    """What the rewrites of a call read.
+    """What the rewrites of a call read; empty for a call without forcing, resets and lengths.
 
     loop   the rewritten one
     """
@@ -153,7 +158,7 @@ def past_of(call: Call, lengths: Tensor) -> Tensor:
 
 
 def times_of(call: Call) -> Tensor:
-    """The numbers of the steps, (length, 1)."""
+    """The indices of the steps, (length, 1)."""
     return call.times if call.times is not None else torch.arange(call.length, device=call.device).unsqueeze(1)
 
 
@@ -211,7 +216,7 @@ def tree_function(loop: Loop) -> Callable[[Sequence[Tensor]], Results]:
 
 
 def _unflatten(spec: Any, present: Sequence[bool] = ()) -> Callable[[list[Tensor]], Tree]:
-    """From leaves to a tree, with short cuts for a tensor, a tuple and a named tuple.
+    """A function from leaves to a tree, with short cuts for a tensor, a tuple and a named tuple.
 
     present   which leaves of the tree are not None; none given where all are
     """

@@ -63,7 +63,10 @@ def mask_of(mask: Sequence[Sequence[float]] | Tensor, hidden: int) -> Tensor:
 
 
 def _entries(name: str, argument: Any, shape: tuple[int, ...], allowed: set[float], meaning: str) -> Tensor:
-    """An argument as a float32 tensor on the CPU; raises unless it has the shape and allowed values only."""
+    """An argument as a float32 tensor on the CPU; raises unless it has the shape and allowed values only.
+
+    name, meaning   of the argument, and what its values mean, for the error
+    """
     try:
         values = torch.as_tensor(argument, dtype=torch.float32, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError):

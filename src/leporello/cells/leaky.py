@@ -36,7 +36,8 @@ class Leaky(Cell):
     noise          the standard deviation, 0 or more
     signs          Dale's law, +1 or -1 per sending unit, 0 for a free one: |W| signs acts, column by column
     mask           (hidden, hidden) of 0 and 1, multiplied onto W: rows receive, columns send
-    learn_alpha    alpha is learned, as sigmoid(alpha_logit): below 1, a shared one if a number was given
+    learn_alpha    alpha is learned, as sigmoid(alpha_logit), from the given one, which is below 1: one for all units if
+                   a number was given
     """
 
     signs: Tensor | None
@@ -109,7 +110,7 @@ class Leaky(Cell):
 
 
 def _alpha_of(argument: float | Sequence[float] | Tensor, hidden: int, learn: bool) -> Tensor:
-    """The argument `alpha` in float64, of shape () or (hidden,); raises outside (0, 1]."""
+    """The argument `alpha` in float64, of shape () or (hidden,); raises outside (0, 1], and at 1 if it is learned."""
     try:
         alpha = torch.as_tensor(argument, dtype=torch.float64, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError):

@@ -19,7 +19,7 @@ class PeepholeLSTM(Cell):
 
     U (4 hidden, inputs), W (4 hidden, hidden), b (4 hidden), gates in the order i, f, g, o; the peepholes p_i, p_f, p_o
     (hidden) are diagonal: a unit's gates read its own cell state only. At first all are uniform within 1/sqrt(hidden).
-    The state is h, c. Gers and Schmidhuber 2000; the numbers are those of Graves 2013, arXiv 1308.0850.
+    The state is h, c. Gers and Schmidhuber 2000; the equation numbers are those of Graves 2013, arXiv 1308.0850.
     """
 
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:
@@ -51,10 +51,11 @@ class LayerNormLSTM(Cell):
     c' = sigmoid(f) c + sigmoid(i) tanh(g)                             (21)
     h' = sigmoid(o) tanh(LN(c'; gain_c, shift_c));  the output is h'   (22)
 
-    LN is over all four gates at once. U (4 hidden, inputs), W (4 hidden, hidden), b, gain_h, gain_x (4 hidden), gain_c,
-    shift_c (hidden), gates in the order i, f, g, o. b is the sum of the paper's b, beta1 and beta2, which are only
-    added in (20). At first U, W and b are uniform within 1/sqrt(hidden), gains one, the shift zero. The state is h, c.
-    The numbers are those of Ba, Kiros and Hinton 2016, arXiv 1607.06450.
+    LN(x; gain, shift) is layer normalisation, in (20) over all four gates at once. U (4 hidden, inputs), W (4 hidden,
+    hidden), b, gain_h, gain_x (4 hidden), gain_c, shift_c (hidden), gates in the order i, f, g, o. b is the sum of the
+    paper's b, beta1 and beta2, which are only added in (20). At first U, W and b are uniform within 1/sqrt(hidden),
+    gains one, the shift zero. The state is h, c.
+    The equation numbers are those of Ba, Kiros and Hinton 2016, arXiv 1607.06450.
 
     Shortcoming: at h = 0 the norm's slope is 1/sqrt(1e-5), so a learned initial state starts with large gradients.
     """
@@ -90,8 +91,8 @@ class ZoneoutLSTM(Cell):
     In train(), d_c and d_h are 1 with the probabilities zoneout_c and zoneout_h and 0 otherwise, drawn per step, row
     and unit; in eval() they are those probabilities. The new h reads the new c, whether c keeps its value or not.
     U (4 hidden, inputs), W (4 hidden, hidden), b (4 hidden), gates in the order i, f, g, o; at first all are uniform
-    within 1/sqrt(hidden). The state is h, c. Krueger and others 2016, arXiv
-    1606.01305, section 3; the default probabilities are theirs for Penn Treebank characters.
+    within 1/sqrt(hidden). The state is h, c. Krueger and others 2016, arXiv 1606.01305, section 3; the default
+    probabilities are theirs for Penn Treebank characters.
     """
 
     def __init__(

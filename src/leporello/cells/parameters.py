@@ -68,7 +68,10 @@ def between(low: float, high: float, *shape: int) -> nn.Parameter:
 
 
 def orthogonal(rows: int, columns: int) -> nn.Parameter:
-    """A random orthogonal matrix: it preserves norms, so that a state neither decays nor grows at first."""
+    """A random orthogonal matrix: it preserves norms, so that a state neither decays nor grows at first.
+
+    If it is not square, its columns are orthonormal; where it has more columns than rows, its rows are.
+    """
     dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)  # no QR in half precision
     matrix = nn.init.orthogonal_(torch.empty(rows, columns, dtype=dtype))
     return nn.Parameter(matrix.to(torch.get_default_dtype()))

@@ -23,7 +23,7 @@ class RNN(Cell):
     """h' = f(U x + b + W h + c);  the output is h'.
 
     U (hidden, inputs) is torch's weight_ih, W (hidden, hidden) weight_hh, b and c (hidden) bias_ih and bias_hh.
-    At first all are uniform within 1/sqrt(hidden), as torch.nn's are: the same seed gives the same numbers.
+    At first all are uniform within 1/sqrt(hidden), as torch.nn's are: the same seed gives the same values.
 
     nonlinearity   f: "tanh", "relu" or "identity"
     bias           False: no b, no c
@@ -58,7 +58,7 @@ class GRU(Cell):
 
     U (3 hidden, inputs) is torch's weight_ih, W (3 hidden, hidden) weight_hh, b and c (3 hidden) bias_ih and bias_hh,
     the gates below each other as r, z, n. At first all are uniform within 1/sqrt(hidden), as torch.nn's are: the same
-    seed gives the same numbers.
+    seed gives the same values.
 
     bias   False: no b, no c
     """
@@ -92,7 +92,7 @@ class LSTM(Cell):
 
     U (4 hidden, inputs) is torch's weight_ih, W (4 hidden, size of h) weight_hh, b and c (4 hidden) bias_ih and
     bias_hh, the gates below each other as i, f, g, o; P (projection, hidden) is weight_hr. The state is h, c. At first
-    all are uniform within 1/sqrt(hidden), as torch.nn's are: the same seed gives the same numbers.
+    all are uniform within 1/sqrt(hidden), as torch.nn's are: the same seed gives the same values.
 
     bias         False: no b, no c
     projection   the size of h, smaller than hidden; 0: no projection, h is as large as c

@@ -28,7 +28,7 @@ from leporello.language.training.train import corpus_of_run, encode_source
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run whose network gets a row in the table of n-grams."""
+    """A run whose network gets a line in the table of n-grams."""
 
     run: Run
     summary: RunSummary
@@ -125,7 +125,7 @@ def _ngram_rows(corpus: Corpus, orders: Sequence[int], *, show_progress: bool) -
 
 
 def _network_row(compared: ComparedRun, corpus: Corpus, *, show_progress: bool) -> Row:
-    """The network on the same tokens: as measured in training if these are the run's own; scored anew otherwise."""
+    """The `Row` of the network on the same tokens: measured in training if they are the run's own; else scored anew."""
     trained_row, part = row_of(compared.summary), corpus.validation
     assert part is not None
     if trained_row is not None and corpus.digest == compared.summary.corpus.get("digest"):

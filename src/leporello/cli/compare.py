@@ -76,7 +76,10 @@ def _rows(names: Sequence[str], summaries: Sequence[RunSummary], changed: dict[s
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """A name for each run: its folder; its path where two folders have the same name; numbered where paths repeat."""
+    """A name for each run: its folder; its path where two folders have the same name; numbered where paths repeat.
+
+    Fewer than two runs are refused.
+    """
     if len(paths) < 2:
         raise ArgumentError("there is nothing to compare with.", came=paths[0], expected="two runs or more")
     short = Counter(path.absolute().name for path in paths)

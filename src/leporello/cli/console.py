@@ -95,7 +95,7 @@ def reporting_errors(command: Callable[Arguments, None]) -> Callable[Arguments, 
 
 @contextmanager
 def progress_bar(label: str, enabled: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A function (done, total) that moves a bar on standard error; None if disabled or if that is no terminal."""
+    """Give the block a function (done, total) that moves a bar on standard error; None if disabled or no terminal."""
     console = Console(stderr=True)
     if not enabled or not console.is_terminal:
         yield None

@@ -110,7 +110,7 @@ def _check_options(
 
 
 def _fold_network(network: BuiltNetwork, *, loss: bool, forced: bool) -> FoldedLoop:
-    """The loop of one step on zeros, with a loss or with teacher forcing."""
+    """The loop of one step on zeros, with a mean squared error if `loss`, with teacher forcing if `forced`."""
     arguments: dict[str, Any] = {"targets": network.zero_targets(1, 1)} if forced else {}
     if network.shape is None and not forced:
         arguments["steps"] = 1

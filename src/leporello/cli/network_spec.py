@@ -80,7 +80,10 @@ class BuiltNetwork:
         return torch.zeros(*leading, *self.shape, dtype=self.dtype)
 
     def random_inputs(self, length: int, batch: int) -> Tensor | None:
-        """Normal numbers, or class indices below the size of every embedding of the cell (all 0 without embeddings)."""
+        """Normally distributed values, or class indices; None for a network without input.
+
+        Class indices are below the size of every embedding of the cell; without embeddings all are 0.
+        """
         zeros = self.zero_inputs(length, batch)
         if zeros is None or zeros.is_floating_point():
             return None if zeros is None else torch.randn_like(zeros)
@@ -88,7 +91,7 @@ class BuiltNetwork:
         return torch.randint_like(zeros, min((table.num_embeddings for table in embeddings), default=1))
 
     def zero_targets(self, length: int, batch: int) -> Tensor:
-        """Zeros in the shape of what the cell feeds back, for teacher forcing."""
+        """Zeros in the shape of what the cell feeds back, for teacher forcing; a cell without feedback is refused."""
         leaf = self.net.feedback_leaf() if isinstance(self.net, Recurrent) else None
         if leaf is None:
             raise ArgumentError(
@@ -103,6 +106,7 @@ class BuiltNetwork:
 def build_network(text: str, input: str | None = None, engine: str | None = None) -> BuiltNetwork:
     """Build the network that a specification names.
 
+    text     the specification: lstm:28,256 or my_model:Leaky:3,64
     input    one row of the input: sizes, "class" or "none"; by default the size that the cell declares
     engine   the engine that runs it; by default the network's own choice
     """
@@ -127,9 +131,10 @@ def build_network(text: str, input: str | None = None, engine: str | None = None
 def build_random_call(
     cell: str, input: str | None, engine: str | None, *, length: int, batch: int, seed: int
 ) -> tuple[BuiltNetwork, dict[str, Any]]:
-    """A network with random parameters, and the arguments of a call with random inputs: the same for the same seed.
+    """A network with random parameters, and the keyword arguments of a call with random inputs.
 
-    A network without inputs gets a random state before the first step instead.
+    Both are the same for the same seed: torch's global generator is seeded. A network without inputs gets a
+    random state before the first step instead.
     """
     check_counts(length=length, batch=batch)
     if not 0 <= seed < 2**63:
@@ -153,14 +158,14 @@ def build_random_call(
 
 
 def check_counts(**counts: int) -> None:
-    """Raise unless each option of that name is at least 1."""
+    """Raise unless each count, named as its option, is at least 1."""
     for option, count in counts.items():
         if count < 1:
             raise ArgumentError(f"--{option} is no count.", came=count, expected="1 or more")
 
 
 def mean_square(output: Tree) -> Tensor:
-    """The loss of commands that measure: per row, the mean square of all numbers that are no integers."""
+    """The loss of commands that measure, (batch,): per row, the mean square of all outputs but those of integers."""
     leaves = [leaf for leaf in leaves_of(output) if leaf is not None and not _is_integer(leaf)]
     return torch.cat([leaf.abs().square().flatten(1) for leaf in leaves], 1).mean(1)
 

@@ -56,7 +56,7 @@ def _check_place(path: Path) -> None:
 
 
 def plot_files(files: Sequence[Path] | None) -> dict[Path, Path]:
-    """The plot files that were named, each with its real path; raises where one cannot be written."""
+    """The plot files that were named, each with its real path; raises where one cannot be written or drawn."""
     if files and find_spec("matplotlib") is None:
         raise LeporelloError("a plot needs the package matplotlib.", tries="pip install 'leporello[plots]'")
     return {file: writable(file, PLOT_SUFFIXES, "--plot picture.png") for file in files or ()}
@@ -65,10 +65,12 @@ def plot_files(files: Sequence[Path] | None) -> dict[Path, Path]:
 def print_measurement(
     text: Callable[[], str], result: Any, files: dict[Path, Path], numbers: dict[str, Any] | None
 ) -> None:
-    """Write the plots of a result, and print it: as text, or as one JSON object of its numbers.
+    """Write the plots of a result, and print it: as text, or as one JSON object.
 
+    text      makes the text; called only if that is printed
+    result    has a method `plot` that gives a figure of matplotlib
     files     from `plot_files`
-    numbers   None for the text
+    numbers   for the JSON object; None: print the text
     """
     for file, path in files.items():
         image = io.BytesIO()

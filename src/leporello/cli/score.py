@@ -70,9 +70,12 @@ def score(
 
 
 def bits_per_piece(model: LanguageModel, text: str, bits: list[float]) -> tuple[list[str], list[float]]:
-    """Pieces of the text with their bits: a token each, but tokens that make up one character are joined.
+    """Pieces of the text, and the bits of each: a token each, but tokens that make up one character are joined.
 
-    The first token is read and not predicted: its bits are NaN.
+    The first token is read and not predicted: the bits of its piece are NaN.
+
+    text   normalised
+    bits   of each token of the text, as from `LanguageModel.surprises`
     """
     tokenizer = model.tokenizer
     costs = [math.nan, *bits[1:]]
@@ -121,7 +124,7 @@ MAX_UNKNOWN_LISTED = 20  # unknown characters or words that an error names
 
 
 def read_text(names: Sequence[str], encoding: str, model: LanguageModel, unknown: str) -> str:
-    """The text of files or folders, joined and normalised.
+    """The text of files or folders, joined, and normalised as the model's training text was.
 
     unknown   "symbol": unknown characters are read as the unknown symbol; "error": they raise
     """
@@ -140,7 +143,10 @@ def read_text(names: Sequence[str], encoding: str, model: LanguageModel, unknown
 
 
 def list_unknown(model: LanguageModel, text: str) -> str:
-    """The characters or words of a text that are outside the vocabulary, quoted, each once; empty if there are none."""
+    """The characters or words of a text that are outside the vocabulary, quoted, each once; "" if there are none.
+
+    After `MAX_UNKNOWN_LISTED` of them, their number alone.
+    """
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, TextTokenizer):
         return ""

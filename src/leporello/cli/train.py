@@ -25,7 +25,10 @@ RUNS_FOLDER = Path("runs")
 
 
 def with_config_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for every key of the configuration; those that the user sets are passed as the dict `options`."""
+    """Wrap a command: the signature that typer reads gets an option for every key of the configuration but `text`.
+
+    The options that the user sets are passed to the command as the dict `options`, by key.
+    """
     parameters = [one for name, one in inspect.signature(command).parameters.items() if name != "options"]
     command_names = {one.name for one in parameters}
     hints = inspect.get_annotations(command, eval_str=True)

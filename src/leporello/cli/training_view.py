@@ -40,7 +40,10 @@ VANISHED = 0.01  # share of a gradient that no longer counts
 
 
 def run_training(training: Training, *, as_json: bool = False, quiet: bool = False) -> None:
-    """Train until the end or a signal; show progress, and write the report."""
+    """Train until the end or a signal; show progress, and write the report.
+
+    If a signal stopped it, it raises typer.Exit with the exit code of that signal.
+    """
     leads, is_over = training.ranks.is_main, training.progress.ended is not None
     verbose = leads and not quiet and not as_json
     try:
@@ -86,7 +89,7 @@ def introduction(training: Training) -> str:
 
 
 def conclusion(training: Training, rows: list[Row]) -> str:
-    """Why the training ended, its perplexity in a table with other models, and the commands to go on with."""
+    """Why the training ended, its perplexity in a table with other models, `rows`, and the commands to go on with."""
     progress, run = training.progress, training.run
     why = progress.ended or "interrupted, and saved"
     lines = [f"stopped: {why}, {progress.update:,} updates, {format_long_time(progress.seconds)}"]
@@ -101,7 +104,10 @@ def conclusion(training: Training, rows: list[Row]) -> str:
 
 
 def _network_row(training: Training, loss: float) -> Row:
-    """The network as a row of the table of models."""
+    """The network as a `Row` of the table of models.
+
+    loss   on the validation part, in nats a token
+    """
     config, part = training.config, training.corpus.validation
     assert part is not None
     return Row(
@@ -114,7 +120,7 @@ def _network_row(training: Training, loss: float) -> Row:
 
 
 def _other_models(training: Training, verbose: bool) -> list[Row]:
-    """Count the models to compare with, and print their table."""
+    """The uniform model and n-grams to compare with, counted or from the run folder; verbose: print their table."""
     file = None if training.run is None else training.run.ngrams_file
     with progress_bar("n-grams", verbose) as progress:
         rows = corpus_baseline(training.corpus, training.config.ngrams, file, progress)
@@ -135,14 +141,20 @@ def _view(training: Training, rows: list[Row], *, as_json: bool, quiet: bool) ->
 
 @dataclass
 class StopSignal:
-    """by   the number of the first signal; None before one arrives"""
+    """The signal that stopped a training.
+
+    by   the number of the first signal; None before one arrives
+    """
 
     by: int | None = None
 
 
 @contextmanager
 def stop_on_signal(training: Training) -> Iterator[StopSignal]:
-    """Handle SIGINT and SIGTERM: the first one stops the training after its update, a second one raises."""
+    """Handle SIGINT and SIGTERM: the first stops the training after its update, a second raises KeyboardInterrupt.
+
+    Previous handlers come back after the block.
+    """
     stopped = StopSignal()
 
     def handle(number: int, frame: Any) -> None:
@@ -175,7 +187,10 @@ def flow_of(model: LanguageModel, corpus: Corpus) -> Flow:
 
 
 def measure_flow(model: LanguageModel, corpus: Corpus) -> GradientFlow:
-    """`gradient_flow` of the cross-entropy of the next token, over windows of the validation part."""
+    """`gradient_flow` of the cross-entropy of the next token, over windows of the validation part.
+
+    Without such a part, over windows of the training part.
+    """
     part = corpus.validation or corpus.train
     count = sum(value.numel() for value in model.net.parameters())
     inputs, targets = _windows(part.tokens, *_affordable_size(count, len(part.tokens)))

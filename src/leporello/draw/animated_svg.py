@@ -43,7 +43,7 @@ def animated(closed: Picture, opened: Picture) -> Svg:
 
 
 def _middle_column(opened: Picture) -> int:
-    """The column from which the others slide out."""
+    """The column from which the others slide out: the middle one of those with solid spots, the left one of two."""
     columns = sorted({spot.column for spot in opened.spots if not spot.dashed})
     return columns[len(columns) // 2] if len(columns) % 2 else columns[len(columns) // 2 - 1]
 
@@ -102,7 +102,7 @@ def _draw_between(strip: PictureLayout, labels: list[Label]) -> list[str]:
 
 
 def _draw_labels(labels: list[Label], lines: list[RoutedLine]) -> list[str]:
-    """Those labels that belong to some lines."""
+    """Draw those of the labels that belong to the given lines."""
     ids = {id(routed) for routed in lines}
     return [draw_label(label) for label in labels if id(label.routed) in ids]
 

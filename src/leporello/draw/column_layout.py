@@ -65,7 +65,7 @@ class ColumnLayout:
 
 
 def layout_column(picture: Picture) -> ColumnLayout:
-    """Lay out one column of a picture."""
+    """Lay out the column of a picture: one layout, which all of its columns have."""
     rows, half, pairs = assign_rows(picture), spot_sizes(picture), sorted(lines_within(picture))
     row = {place: index for index, places in enumerate(rows) for place in places}
     x = _place_spots(rows, half, pairs, timed_places(picture))
@@ -77,9 +77,11 @@ def layout_column(picture: Picture) -> ColumnLayout:
 def _place_spots(
     rows: Sequence[list[str]], half: Mapping[str, HalfSize], pairs: Sequence[Pair], timed: set[str]
 ) -> dict[str, float]:
-    """x of each place: neighbours its neighbours in other rows; a place with lines to other columns is in the middle.
+    """x of each place: near the other ends of its lines; in the middle where it is in `timed` and alone in its row.
 
-    Sweeps down and up average the positions of neighbours; the first six also reorder the places of a row.
+    Sweeps down and up average the positions of neighbours; the first six also reorder each row, in `rows` itself.
+
+    timed   places with lines to or from other columns
     """
     neighbours: dict[str, list[str]] = {}
     for source, target in pairs:
@@ -105,7 +107,7 @@ def _place_spots(
 
 
 def _spread_row(places: Sequence[str], x: dict[str, float], half: Mapping[str, HalfSize]) -> None:
-    """Push neighbours apart as little as possible: groups that touch are joined and move together."""
+    """Push neighbours of a row apart in `x`, as little as possible: groups that touch are joined and move together."""
     groups: list[tuple[list[str], float]] = []  # places, x of the first
     for place in places:
         groups.append(([place], x[place]))
@@ -148,7 +150,7 @@ def _assign_lanes(
             if other[0] != pair[0] and first < high and low < last:
                 blocked.append((lane - LANE_SPACING, lane + LANE_SPACING))
         ends = [x[pair[0]], x[pair[1]]]
-        # A straight line may origins closer to a spot than one with a bend.
+        # A straight line may come closer to a spot than one with a bend.
         tight = [(left + LANE_SPACING / 2, right - LANE_SPACING / 2) for left, right in blocked]
         free = [at for at in ends if not _is_inside(at, tight)]
         free += [at for span in blocked for at in span if not _is_inside(at, blocked)]
@@ -183,6 +185,7 @@ def _port_offsets(origins: Mapping[Pair, float], half: float, *, leaves: bool) -
     """Offsets of the arrowheads at one side of a spot from its centre.
 
     origins   from the centre to where each line comes from
+    half      half the width of the spot
     leaves    whether a line leaves on this side: it takes the centre
     """
     order = sorted(origins, key=lambda pair: (origins[pair], pair))
@@ -204,7 +207,7 @@ def _are_apart(offsets: Iterable[float]) -> bool:
 def _offsets_beside(
     straight: Mapping[Pair, float], order: Sequence[Pair], origins: Mapping[Pair, float], half: float, *, leaves: bool
 ) -> dict[Pair, float]:
-    """Offsets of all arrowheads: the straight ones kept, the others beside them, on the side each comes from."""
+    """Offsets of all arrowheads: those in `straight` unchanged, the others beside them, on the side each comes from."""
     offsets = dict(straight)
     if len(order) == 1 and not leaves:
         return {order[0]: offsets.get(order[0], 0.0)}
@@ -226,8 +229,10 @@ def _assign_channel_tracks(
     ports: Mapping[Pair, float],
     pairs: Sequence[Pair],
 ) -> dict[tuple[int, str], int]:
-    """The track of each source in each channel (the space between two rows) where one of its lines runs horizontally:
-    lines of two sources that would overlap get different ones."""
+    """The track of each source in each channel, the space above a row, where one of its lines runs horizontally.
+
+    Keys are (channel, source). Lines of two sources that would overlap get different tracks.
+    """
     tracks: dict[tuple[int, str], int] = {}
     for channel in range(max(row.values(), default=0)):
         runs = [run for pair in pairs for run in horizontal_runs(pair, row, x, lanes, ports) if run[0] == channel]
@@ -253,7 +258,10 @@ def horizontal_runs(
     lanes: Mapping[Pair, float],
     ports: Mapping[Pair, float],
 ) -> list[tuple[int, str, float, float]]:
-    """Where a line runs horizontally: the channel, the line's source, x of the lower end and x of the upper end."""
+    """Where a line runs horizontally: (channel, source, x of the lower end, x of the upper end) for each run.
+
+    There is one run; a line that skips rows has two, one on either side of its lane.
+    """
     source, target = pair
     if row[target] < row[source]:  # a spot above its reader: the line goes down
         low, high = row[target], row[source]

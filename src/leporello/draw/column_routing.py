@@ -29,7 +29,7 @@ class ColumnRoute:
 
     track     distance from the beginning of the gap to where it turns
     port      distance from the target's centre to where it arrives, negative above
-    bus       row, first track and number of tracks on which it passes whole columns
+    bus       row, first track and number of tracks on which it passes whole columns; None to the next column
     arrival   distance from the beginning of the last gap to where it turns again
     slanted   whether it may be drawn straight: one of several lines that fan out to a neighbouring row
     """
@@ -65,9 +65,9 @@ class ColumnRoutes:
 
     gap       width of the gap between two columns
     right     room on the right of the last column
-    between   routes of lines between columns
-    delayed   routes of lines with a delay
-    above     number of buses above each row
+    between   routes of lines between columns, by places
+    delayed   routes of lines with a delay, by ids of spots
+    above     number of tracks for buses above each row
     fans      rows below which lines fan out
     """
 
@@ -92,7 +92,10 @@ def route_columns(picture: Picture, layout: ColumnLayout) -> ColumnRoutes:
 
 
 def _route_between(routes: ColumnRoutes, picture: Picture, layout: ColumnLayout) -> None:
-    """Lines between the same places over the same number of columns have one route, whatever column they start from."""
+    """Add the routes between columns to `routes`, and the gap they need.
+
+    Lines between the same places over the same number of columns have one route, whatever column they start from.
+    """
     spots = {spot.id: spot for spot in picture.spots}
     label_widths: dict[RouteKey, float] = {}
     for line in picture.lines:
@@ -140,7 +143,7 @@ def _gap_tracks(label_widths: dict[RouteKey, float], layout: ColumnLayout) -> di
 
 
 def _side_ports(label_widths: dict[RouteKey, float], layout: ColumnLayout) -> dict[RouteKey, float]:
-    """Ports of lines that enter a spot from a side: horizontal ones in the middle, others towards their source."""
+    """`ColumnRoute.port` of lines that enter a spot from a side: 0 for horizontal ones, others towards their source."""
     ports: dict[RouteKey, float] = {}
     for target in {target for _, target, _ in label_widths}:
         for sign in (-1, 1):
@@ -170,7 +173,10 @@ def _rise(key: RouteKey, layout: ColumnLayout) -> float:
 
 
 def _route_delays(routes: ColumnRoutes, picture: Picture, layout: ColumnLayout) -> None:
-    """Lines of one source share a trunk with its squares; each branches off after the square of its delay."""
+    """Add the routes of lines with a delay to `routes`, and the room they need on the right.
+
+    Lines of one source share a trunk with its squares; each branches off after the square of its delay.
+    """
     places = {spot.id: spot.place for spot in picture.spots}
     delayed = [line for line in picture.lines if line.delay and line.kind == "forward"]
     if not delayed:

@@ -178,7 +178,7 @@ def _value(key: str, value: object) -> str:
 
 
 def _text(words: str) -> str:
-    """A label without escapes such as \\N and entities such as &lt;, which Graphviz would replace."""
+    """A quoted label that is shown as it is: Graphviz would replace escapes such as \\N and entities such as &lt;."""
     return _quoted(words.replace("&", "&amp;"))
 
 

@@ -118,7 +118,13 @@ class _Obstacles:
 def _best_position(
     alike: list[RoutedLine], width: float, obstacles: _Obstacles, placed: list[Label]
 ) -> tuple[float, float, Anchor]:
-    """The offset from the target with the least cost, which is the largest over the columns that are tried."""
+    """Offsets dx, dy of the label's centre from the target's, and the anchor, where the cost is least.
+
+    The cost of a position is the largest over the columns that are tried.
+
+    alike   lines of one group of `_group_alike`
+    width   of the label
+    """
     tried = alike if len(alike) <= MAX_COLUMNS_TRIED else [*alike[: MAX_COLUMNS_TRIED - 1], alike[-1]]
     middle = tried[len(tried) // 2]
     targets = [obstacles.layout.placed[routed.line.target] for routed in tried]
@@ -134,7 +140,7 @@ def _best_position(
 
 
 def _candidates(routed: RoutedLine, width: float, obstacles: _Obstacles) -> list[Candidate]:
-    """Positions beside the segments of a line, with a cost for short segments, ends, and the less usual side."""
+    """Positions beside the segments of a line, with a cost for short or shared segments, ends, the less usual side."""
     candidates: list[Candidate] = []
     own_segments = segments(routed.path)
     for index, (a, b) in enumerate(own_segments):

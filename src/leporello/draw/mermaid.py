@@ -137,12 +137,12 @@ class _MermaidWriter:
 
 
 def _accessible_text(key: str, words: str) -> list[str]:
-    """A text for screen readers, on one line."""
+    """The line with a text for screen readers; none for an empty text."""
     return [f"{key}: {_escaped(words, ' ')}"] if words.strip() else []
 
 
 def _escaped(words: str, newline: str = "<br>") -> str:
-    """A text of which every character is shown as it is: escaped by its number where needed; empty text as a blank."""
+    """A text that is shown as it is: characters are escaped by code point where needed; empty text is a blank."""
     return newline.join(_escaped_line(line) for line in words.split("\n")) or " "
 
 

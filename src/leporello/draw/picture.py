@@ -74,7 +74,7 @@ class Line:
 class Picture:
     """Spots and lines, with a title, and a description for screen readers.
 
-    captions   texts below columns
+    captions   texts below columns, by column
     legend     the meaning of each tint
     borders    columns at which a window begins
     """

@@ -103,6 +103,8 @@ def _reordered(rows: list[list[str]], pairs: Pairs, timed: Pairs, above: set[str
     """The rows in the order with the fewest crossings, where it has fewer than the order of layers.
 
     The line from a state to itself in the next column runs along its row: every line that passes the row crosses it.
+    Rows of inputs stay at the bottom, those with places of `above` at the top. The others are permuted if they are few
+    and have one place each; else the order of layers stays.
     """
     fixed = [row for row in rows if any(place in above for place in row)]
     reached = {target for _, target in pairs}

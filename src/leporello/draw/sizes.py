@@ -66,7 +66,7 @@ class HalfSize:
 
 
 def spot_sizes(picture: Picture) -> dict[str, HalfSize]:
-    """The size of every place, the same in all columns."""
+    """Half the size of every place: the largest of its spots in all columns."""
     sizes: dict[str, HalfSize] = {}
     radius = 22.0 if any(spot.name.time for spot in picture.spots) else 17.0
     texts = [name_width(spot.name) / 2 + CIRCLE_PADDING for spot in picture.spots if spot.shape == "circle"]

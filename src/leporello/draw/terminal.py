@@ -37,7 +37,7 @@ BRACKETS = {"operator": "()", "box": "[]", "parameter": "{}"}
 
 
 def terminal(picture: Picture) -> str:
-    """The picture as lines of text."""
+    """The picture as lines of text; an empty string for one without spots."""
     layout = layout_picture(picture)
     if not layout.placed:
         return ""
@@ -113,7 +113,7 @@ class _TextPage:
             self.characters |= {(left, y): ends[0], (right, y): ends[1]}
 
     def _write(self, x: int, y: int, text: str) -> None:
-        """Write text to the right of a grid point."""
+        """Write text from a grid point to the right."""
         for letter in text:
             width = display_width(letter)
             if width:

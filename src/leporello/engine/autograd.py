@@ -27,7 +27,8 @@ Gradients = list[Tensor | None]
 def call(plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing = ALL) -> list[Tensor]:
     """Outputs in the order of the Loop's, differentiable with respect to the inputs whose gradient the plan wants.
 
-    passing   what each step passes back to the step before, for a plan whose backward Loop reads it
+    values    in the order of the Loop's inputs
+    passing   what each step passes back to the step before; a target applies it only if the plan's passes read it
     """
     if plan.target is None:
         counted = None
@@ -58,7 +59,12 @@ def plain(plan: Plan, values: Sequence[Tensor], length: int, batch: int) -> list
 def run_sweep(
     sweep: Sweep, length: int, batch: int, values: Sequence[Tensor | None]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs, and states before each step; with autocast off, because the step was traced under it."""
+    """Run a sweep: its outputs, and the states before each step that it was built to return.
+
+    Autocast is switched off: the step was traced under it, so its graph has the casts already.
+
+    values   in the order of `sweep.inputs`; None for a state is zeros
+    """
     device = sweep.device
     if not torch.is_autocast_enabled(device):
         return sweep.function(length, batch, *values)
@@ -120,6 +126,9 @@ class BackwardPass:
 
     inputs   the call's values
     kept     what the forward sweep saved
+
+    Its methods take the gradients of the outputs (None is zero) and the weights of one sweep, as in `Passing` (None
+    where all are 1). They return a gradient for each input, or None.
     """
 
     plan: Plan
@@ -153,7 +162,7 @@ class BackwardPass:
     def by_groups(
         self, run: Callable[..., Gradients], gradients: Sequence[Tensor | None], passing: Passing
     ) -> Gradients:
-        """The sum over the groups of losses, each of which has its own backward sweep.
+        """The sum over the groups of losses, each of which has its own backward sweep; clips are counted over all.
 
         run   `by_sweep` or `differentiable`
         """
@@ -181,10 +190,12 @@ def run_backward(
     batch: int,
     weight: Tensor | None,
 ) -> list[Tensor]:
-    """The outputs of a plan's backward sweep.
+    """The outputs of a plan's backward sweep, in the order of its Loop's.
 
+    values      of the Loop's inputs, as the forward sweep read them
     kept        what the forward sweep saved
-    gradients   of the plan's outputs
+    gradients   of the plan's outputs; None is zero
+    weight      factors of what each step passes back, (length, batch); None for a plan that reads none
     """
     wired = plan.wiring
     incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
@@ -201,9 +212,12 @@ def without_aliases(
 ) -> list[Tensor]:
     """The outputs, copied where they share memory with an input or with another output.
 
-    A final state that is a view of the last step of a sequence would otherwise keep the whole sequence alive.
+    Also copied is an output that is a view of a larger tensor, unless it is a sequence: a final state that is a view
+    of the last step of a sequence would keep the whole sequence alive.
 
-    aliases   the outputs that may share memory
+    aliases   indices of the outputs that may share memory; others are not looked at
+    ports     of the outputs
+    values    the inputs
     """
     results = list(outputs)
     if not any(index < len(results) for index in aliases):
@@ -234,7 +248,9 @@ def incoming_gradients(
     *,
     zeros: bool = True,
 ) -> list[Tensor | None]:
-    """The outputs' gradients as a sweep reads them; zeros, expanded from one number, where an output has none.
+    """The gradients of all outputs as a sweep reads them: zeros where one that is read is None.
+
+    Zeros of a sequence or total are one element, expanded. Outputs that are not read or not floating keep their None.
 
     incoming   outputs whose gradient is read, with their indices
     zeros      whether states get zeros too; a sweep reads None as a state of zeros
@@ -259,7 +275,10 @@ def _differentiable_backward(
     batch: int,
     weight: Tensor | None,
 ) -> PortValues:
-    """The backward Loop run by `call`, on values that autograd tracks: the gradients of the inputs by kind and name."""
+    """The gradients of the inputs by kind and name, from the backward Loop run by `call` with autograd on.
+
+    gradients   of the outputs, with zeros for None, as `incoming_gradients` gives them
+    """
     befores = call(plan.with_states_before, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
     states = [port.name for port in plan.loop.inputs if port.kind == "state"]
     by_state = dict(zip(states, befores, strict=True))

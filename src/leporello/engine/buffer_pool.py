@@ -36,7 +36,10 @@ class _Lease(weakref.ref[Any]):
 
 
 def empty_from_pool(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised tensor in host memory: from the pool if it is large enough, else from torch."""
+    """An uninitialised tensor in host memory: from the pool, or from torch if it is small or nothing is pooled.
+
+    device   a device of host memory
+    """
     count = math.prod(shape)
     size = count * dtype.itemsize
     if size < MIN_POOLED_BYTES or not MAP_FLAGS or not keep_bytes():
@@ -90,7 +93,7 @@ def _block(size: int) -> mmap.mmap:
 
 
 def _return(lease: _Lease) -> None:
-    """Put a block back into the pool; if that exceeds the limit, the older free blocks are released."""
+    """Put a block back into the pool, unless it alone exceeds the limit; all others are released if the sum does."""
     _leased.pop(id(lease), None)
     size = len(lease.block)
     if size > keep_bytes():

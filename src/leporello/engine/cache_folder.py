@@ -1,7 +1,7 @@
 """The cache folder of generated code: C sources, built libraries with their hashes, and the text of sweeps.
 
-Its path is LEPORELLO_CACHE if that is set; else it is `leporello` in the user's cache folder, as platformdirs finds it
-where that package is installed.
+Its path is LEPORELLO_CACHE if that is set; else it is `leporello` in the user's cache folder: that of platformdirs if
+installed, else XDG_CACHE_HOME or ~/.cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 def safe_folder() -> Path:
-    """The cache folder, created if it is missing; refused if other users can write to it."""
+    """The cache folder, created if it is missing; refused if others own it or can write to it, as its code is run."""
     path = folder()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
@@ -57,12 +57,15 @@ def clear() -> None:
 
 
 def kept_path(name: str, key: str, suffix: str) -> Path:
-    """The path of a generated file: a name for readers, and a hash of the key: all that the file depends on."""
+    """The path of a generated file in the cache folder: `name` for human readers, a hash of `key`, and the suffix.
+
+    key   all that the content depends on, as text
+    """
     digest = hashlib.sha256(key.encode()).hexdigest()[:24]
     return safe_folder() / f"{''.join(c if c.isalnum() else '_' for c in name)}-{digest}{suffix}"
 
 
 def write_kept(path: Path, content: bytes) -> None:
-    """Write a file that nobody ever sees half of."""
+    """Write a file atomically: another process sees all of it or nothing."""
     with replacing(path, durable=False) as temporary:
         temporary.write_bytes(content)

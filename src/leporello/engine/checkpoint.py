@@ -30,7 +30,9 @@ def call(
 ) -> Sequence[Tensor]:
     """Outputs in the order of the Loop's, differentiable with respect to the inputs whose gradient the plan wants.
 
-    lengths   of the windows of each level
+    Where no gradient is needed, it is `autograd.call`.
+
+    lengths   of the windows of each level, from the outermost to the innermost
     """
     needs_gradient = any(value.requires_grad and wanted for value, wanted in zip(values, plan.wanted, strict=True))
     if not (torch.is_grad_enabled() and needs_gradient):
@@ -115,7 +117,7 @@ def _state_places(plan: Plan) -> dict[str, int]:
 def _window_inputs(
     plan: Plan, values: Sequence[Tensor], start: int, end: int, states: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The inputs of a window that begins with these states."""
+    """The Loop's inputs for the steps from start to end, with `states` as the states before them."""
     timed = ("sequence", "draw")
     inputs = [v[start:end] if p.kind in timed else v for p, v in zip(plan.loop.inputs, values, strict=True)]
     for place, state in zip(_state_places(plan).values(), states, strict=True):
@@ -131,10 +133,12 @@ def _borders(
     piece: int,
     put: Callable[[int, int, Sequence[Tensor]], None] | None = None,
 ) -> list[list[Tensor]]:
-    """The states before each window, computed by running the windows.
+    """For each window the leaves of the state before it, computed by running the windows.
 
-    piece   steps that are run together: the temporary memory of a sweep grows with them
-    put     takes the outputs of each piece; without it the last window is not run
+    values      the call's, with the states before the first window
+    stretches   the windows as (start, end)
+    piece       steps that are run together: the temporary memory of a sweep grows with them
+    put         takes start, end and outputs of each piece; if None, the last window is not run: nothing needs it
     """
     states = [values[place] for place in _state_places(plan).values()]
     borders = []
@@ -156,7 +160,7 @@ class _WindowedBackwardPass:
     """The backward pass of one call, window by window.
 
     total        the gradients of the call's inputs, as far as they are computed
-    arriving     the gradients of the states behind the present window, by name
+    arriving     the gradients of the states after the present window, by name; None is zero
     leaving      for each state the index of its gradient among the backward sweep's outputs
     clip_count   how often the gradient was clipped so far
     """
@@ -173,10 +177,13 @@ class _WindowedBackwardPass:
         self.clip_count: Tensor | float = 0.0
 
     def run(self, stretches: list[tuple[int, int]], borders: list[list[Tensor]], lengths: Lengths) -> None:
-        """Go back through windows, from the last to the first, and remove them and their borders from the lists.
+        """Go back through windows, from the last to the first; `total` is complete afterwards.
 
-        borders   the states before each window
-        lengths   of the windows of inner levels
+        Both lists are emptied on the way, so that the memory of a border is free once its window is done.
+
+        stretches   the windows as (start, end)
+        borders     the states before each window
+        lengths     of the windows of inner levels; empty at the innermost
         """
         while stretches:
             (start, end), states = stretches.pop(), borders.pop()
@@ -190,7 +197,7 @@ class _WindowedBackwardPass:
                 self._window(start, end, states)
 
     def _window(self, start: int, end: int, states: Sequence[Tensor]) -> None:
-        """Run the forward and the backward sweep of one window."""
+        """Run the forward and the backward sweep of one window; update `arriving`, `total` and `clip_count`."""
         plan, wired, steps, batch = self.plan, self.plan.wiring, end - start, self.batch
         values = _window_inputs(plan, self.values, start, end, states)
         outputs, befores = run_sweep(plan.forward, steps, batch, wired.forward_inputs(values))
@@ -204,7 +211,7 @@ class _WindowedBackwardPass:
                 self._add(index, results[place], start, end)
 
     def _entering(self, start: int, end: int) -> Gradients:
-        """The gradients of a window's outputs."""
+        """The gradients of a window's outputs; of its last state what the window after it has passed back."""
         gradients: Gradients = []
         for port, gradient in zip(self.plan.loop.outputs, self.gradients, strict=True):
             if port.kind == "state":
@@ -216,7 +223,11 @@ class _WindowedBackwardPass:
         return gradients
 
     def _add(self, index: int, value: Tensor, start: int, end: int) -> None:
-        """Add a window's gradient of an input to the total."""
+        """Enter a window's input gradient into `total`: a sequence's steps are set, a state's replaced, others added.
+
+        index   of the input
+        value   its gradient in the window from start to end
+        """
         port, total = self.plan.loop.inputs[index], self.total[index]
         if port.kind == "sequence":
             if total is None:
@@ -241,9 +252,12 @@ def _by_reference(
     lengths: Lengths,
     passing: Passing,
     counted: ClipCount | None,
-    first: int = 0,
 ) -> list[Tensor]:
-    """The same on the engine `reference`, with torch's own checkpoints, window by window."""
+    """`call` on the engine `reference`, with torch's own checkpoints, window by window.
+
+    lengths   of the windows of this level and the inner ones; empty where the steps are run without checkpoints
+    counted   counts where a gradient was clipped; None without a limit
+    """
     if not lengths:
         return reference.run(plan.loop, plan.step, values, length, batch, passing, counted)
     states = [values[place] for place in _state_places(plan).values()]
@@ -265,7 +279,7 @@ def _inner(
 
 
 def _together(kind: str, column: list[Tensor]) -> Tensor:
-    """An output of the sequence, from those of its windows."""
+    """An output of the whole sequence, from those of its windows in order."""
     if kind == "state":
         return column[-1]
     return torch.cat(column) if kind == "sequence" else torch.stack(column).sum(0)

@@ -81,7 +81,10 @@ def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
 
 
 def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
-    """Warn once if a target refused a Loop only because nothing can be built here; from then on it is not tried."""
+    """Warn once if a target refused a Loop only because nothing can be built here; from then on it is not tried.
+
+    reasons   refusals by engine; that of the target is added once the warning was given
+    """
     refusal = target.unavailable()
     if refusal is None:
         return

@@ -45,6 +45,7 @@ def _plain(name: str, length: int, batch: int, values: list[Tensor]) -> list[Ten
 
 @torch.no_grad()
 def _forward(name: str, length: int, batch: int, values: list[Tensor], weight: Tensor | None) -> list[Tensor]:
+    """The forward operator: `entry.results`, and the keepalive tensor if any; `weight` is for its derivative alone."""
     entry = registered(name)
     plan, inputs = entry.plan, entry.all_with_constants(values)
     keepalive = [_keepalive(entry)] if entry.has_keepalive else []
@@ -58,6 +59,11 @@ def _forward(name: str, length: int, batch: int, values: list[Tensor], weight: T
 def _backward(
     name: str, length: int, batch: int, reads: list[Tensor], gradients: list[Tensor | None], weight: Tensor | None
 ) -> list[Tensor]:
+    """The backward operator: a gradient for each input that has one, in the order of `entry.gradients`.
+
+    reads       what `_save_for_backward` has saved, without the weight
+    gradients   of the Loop's outputs; None is zero
+    """
     entry = registered(name)
     plan, wired = entry.plan, entry.plan.wiring if not entry.by_reference else None
     places = entry.reads[0]
@@ -115,7 +121,7 @@ def _not_none(values: Sequence[Tensor | None]) -> list[Tensor]:
 
 
 class _PlanBuffer(bytearray):
-    """The memory of a tensor, with a reference to a plan: it is freed with the last tensor that uses it."""
+    """The memory of a tensor, with a reference to a plan that lasts until the last tensor that uses it is freed."""
 
     plan: RegisteredPlan
 
@@ -168,7 +174,7 @@ def _fake_backward(name: str, length: Any, batch: Any, reads: list[Tensor], *_: 
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    """Save what the backward operator reads."""
+    """Save what the backward operator reads, in its order: inputs, results, the tensor that keeps the plan alive."""
     name, length, batch, values, weight = inputs
     entry = registered(name)
     reads = [value for index, value in zip(entry.handed, values, strict=True) if index in entry.reads[0]]
@@ -187,7 +193,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) 
 
 
 def _derivative(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    """The gradients of the forward operator's arguments, by the backward operator."""
+    """The gradients of the forward operator's arguments, by the backward operator; None for all but `values`."""
     entry, saved = registered(ctx.name), list(ctx.saved_tensors)
     weight = saved.pop() if ctx.has_weight else None
     incoming = gradients[: len(entry.plan.loop.outputs)]

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def in_fresh_thread(function: Callable[[], Result]) -> Result:
-    """The function's result; an error that it raises is raised in the current thread."""
+    """The function's result, computed in a new thread; an error that it raises is raised in the current thread."""
     outcome: list[Any] = []
 
     def run() -> None:

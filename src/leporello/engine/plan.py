@@ -33,7 +33,7 @@ from leporello.rewrite.save import Saved
 class Sweep:
     """A Loop with its program and the Python function that runs it over a sequence.
 
-    function   from length, batch and inputs to the outputs, and to the sequences of states before each step
+    function   (length, batch, *inputs) -> the outputs, and the wanted sequences of states before each step
     inputs     the Loop's inputs in the order of the function's arguments
     aliases    indices of outputs that may share memory with an input or with another output
     device     the type of device it runs on
@@ -57,7 +57,7 @@ class Sweep:
         """The sweep that runs a Loop on a target.
 
         on        the Loop in words, for the record of passes
-        befores   states whose sequence before each step is wanted (see `Saved`)
+        befores   states whose sequence before each step is wanted -> the output that is their sequence after each step
         """
         split = pipeline.split(loop, on)
         program = program_of(split, target)
@@ -97,7 +97,7 @@ class Sweep:
 
 
 def pipeline_of(target: Target | None, context: Context | None = None, before: Sequence[PassRecord] = ()) -> Pipeline:
-    """The pipeline with a target's passes and costs.
+    """The pipeline with a target's passes and costs; without them for None, the engine `reference`.
 
     before   records of passes that have run already
     """
@@ -119,10 +119,10 @@ def _whole_sequence(length: int, batch: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Clipped:
-    """How often a gradient was clipped.
+    """How often the state's gradient was clipped in one backward pass.
 
-    counted   the pairs of step and row at which it was clipped
-    pairs     all pairs of step and row
+    counted   the pairs of step and row at which it was clipped; on `reference` it grows during the backward pass
+    pairs     all pairs of step and row without padding, times the number of backward sweeps
     """
 
     counted: ClipCount
@@ -146,7 +146,7 @@ class Plan:
     method         passes of the gradient method
     target         what runs it; None for the engine `reference`
     method_cache   what a gradient method computes once for this plan, by keys of its own
-    clipped        how often the gradient was clipped in the last backward pass
+    clipped        how often the gradient was clipped in the last backward pass; None before the first, or without limit
     before         records of the passes that led to `loop`
     """
 
@@ -171,14 +171,14 @@ class Plan:
 
     @cached_property
     def step(self) -> Callable[..., Any]:
-        """One step of the whole graph, for the engine `reference`."""
+        """One step of the whole graph as a function of batch and inputs, for the engine `reference`."""
         return function_of(self.loop.graph)
 
     # ---- Loops
 
     @cached_property
     def parted(self) -> Loop:
-        """The Loop that the sweeps are derived from."""
+        """The Loop that all sweeps are derived from: `loop` after the pipeline's forward passes."""
         return self.pipeline.forward(self.loop)
 
     @cached_property
@@ -235,7 +235,7 @@ class Plan:
     def note_clipped(
         self, counted: ClipCount, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1
     ) -> ClipCount:
-        """Record how often the gradient of a call is clipped; padding does not count among the pairs.
+        """Set `clipped`, and return `counted`, which may still be counting; padding does not count among the pairs.
 
         values   the inputs of the call
         sweeps   the number of backward sweeps
@@ -271,10 +271,11 @@ class Plan:
         return {}
 
     def backward_plan(self, is_wanted: Callable[[Port], bool]) -> Plan:
-        """A plan of the backward Loop, to be differentiated again; its inputs in the order of
-        `differentiable_gradient`.
+        """A plan of the backward Loop, to be differentiated again, kept by the gradients that are wanted of it.
 
-        is_wanted   of each of its inputs whether its gradient is wanted
+        Its inputs have the order of `differentiable_gradient`, some of them another name.
+
+        is_wanted   of each input of `differentiable_gradient` whether its gradient is wanted
         """
         loop = self.differentiable_gradient
         wanted = tuple(is_wanted(port) for port in loop.inputs)

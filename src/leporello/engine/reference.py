@@ -33,14 +33,15 @@ def run(
     passing: Passing = ALL,
     counted: ClipCount | None = None,
 ) -> list[Tensor]:
-    """Outputs in the order of the Loop's.
+    """Run the Loop over a sequence: outputs in the order of the Loop's.
 
     for each step:  outputs, states, terms = step(inputs of this step, invariants, states);  totals += terms
 
     step      the Loop's graph as a function of batch and inputs
     passing   what of the gradient each step passes back to the step before; where losses go back in several groups,
-              the sequence is run once for each, and each output is taken from its group's run
-    counted   counts where a gradient was clipped
+              the sequence is run once for each, and each output is taken from its group's run (a total that is
+              summed over rows from the first)
+    counted   counts, in the backward pass, where a gradient was clipped; None to count nothing
     """
     with torch.autocast((values[0].device if values else torch.get_default_device()).type, enabled=False):
         if passing.count == 1:
@@ -103,7 +104,10 @@ class _Clipper:
         self.limit, self.counted = limit, counted
 
     def hook(self, outputs: list[Tensor], time: int) -> None:
-        """Replace the states among a step's outputs by hooked ones."""
+        """Replace, in the list of a step's outputs, the states by hooked ones.
+
+        A row's final state is a total of the state at its last step; that term is made again from the hooked state.
+        """
         past = None if self.past is None else self.past[time]
         states = [outputs[index] for index in self.states.values()]
         hooked = with_clipped_gradient(states, self.limit, past, self.counted)

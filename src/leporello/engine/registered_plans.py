@@ -68,7 +68,7 @@ class RegisteredPlan:
 
     @cached_property
     def results(self) -> tuple[Port, ...]:
-        """The outputs of the forward sweep: the Loop's outputs, then what only the backward sweep reads."""
+        """The outputs of the forward operator: the Loop's, then, if a target trains, what only the backward reads."""
         saves = self.trains and not self.by_reference
         return self.plan.forward.loop.outputs if saves else self.plan.loop.outputs
 
@@ -102,8 +102,11 @@ class RegisteredPlan:
 
     @cached_property
     def befores(self) -> tuple[tuple[int, int], ...]:
-        """For each state whose sequence before each step is read: the index of its initial value among the Loop's
-        inputs, and that of its sequence after each step among the results."""
+        """For each state whose sequence before each step is read, two indices.
+
+        The first is that of its initial value among the Loop's inputs, the second that of its sequence after each step
+        among the results.
+        """
         values = {port.key: index for index, port in enumerate(self.plan.loop.inputs)}
         outputs = {port.key: index for index, port in enumerate(self.results)}
         return tuple(
@@ -122,7 +125,7 @@ class RegisteredPlan:
         return inputs
 
     def all_with_constants(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """All inputs of the Loop, from those that are passed."""
+        """All inputs of the Loop, from those that are passed (`handed`), which are made contiguous."""
         return self.with_constants(self.handed, [value.contiguous() for value in values])
 
 

@@ -76,7 +76,11 @@ def with_weighted_gradient(state: Tensor, weight: Tensor) -> Tensor:
 def with_clipped_gradient(
     states: Sequence[Tensor], limit: float, past: Tensor | None, counted: ClipCount | None
 ) -> list[Tensor]:
-    """The leaves of a state; the norm of their gradient in a row has a limit, except where the row has ended."""
+    """The leaves of a state after a step; the norm of their gradient, over all leaves of a row, has a limit.
+
+    past      (batch,): where a row has ended, there is no limit; None where none has
+    counted   counts the rows that are clipped, in the backward pass; None to count nothing
+    """
     indices = [index for index, state in enumerate(states) if state.requires_grad]
     leaves = list(states)
     if indices:

@@ -1,5 +1,4 @@
-"""`Target`: the description of an engine that runs the stages of a split Loop; `Runner`: a kernel it builds for an
-inside.
+"""`Target`: the description of an engine that runs the stages of a split Loop; `Runner`: a kernel it builds.
 
 `stepwise` is a target without kernels: torch's operators run the insides. A target with kernels has a function that
 builds one from its description. Plans, sweeps and the bridge to autograd depend on this record only, on no engine by
@@ -109,7 +108,7 @@ class Costs:
     """What is expensive on an engine.
 
     expensive   pointwise operators whose recomputation costs more than keeping their result in memory
-    drawn_in    whether an operator that could run on all steps at once is run inside the loop instead
+    drawn_in    whether an operator that could run on all steps at once is run in an inside instead; None: never
     """
 
     expensive: frozenset[Any] = EXPENSIVE
@@ -201,6 +200,8 @@ def same_invariants() -> Iterator[None]:
 
 
 def invariant_cache() -> dict[Any, Any] | None:
-    """Where a runner keeps what it computes from invariants (packed tiles), by its own keys; None outside of
-    `same_invariants`, where every run computes it anew."""
+    """A dict in which a runner keeps, by its own keys, what it computes from invariants, such as packed tiles.
+
+    None outside of `same_invariants`, where every run computes it anew.
+    """
     return _invariant_cache.entries

@@ -45,11 +45,11 @@ class Wiring:
     backward    sources of the inputs of the backward sweep: values, kept, gradients, constants or weights
     constants   of the backward Loop
     results     for each of the call's values the index of its gradient among the backward sweep's outputs, or None
-    incoming    outputs whose gradient the backward sweep reads, with their ports
-    fixed       outputs that have no gradient
+    incoming    indices of the outputs whose gradient the backward sweep reads, with their ports
+    fixed       indices of the outputs that have no gradient: those that are not floating
     clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
-    aliased     values whose gradient shares memory with that of an earlier one: two biases that are added, for example
-    sizes       the number of tensors in each pool
+    aliased     indices of the values whose gradient shares memory with an earlier one's, as that of two added biases
+    sizes       the number of tensors in each pool, in the order of `Pool`
     """
 
     forward: tuple[int, ...]
@@ -65,11 +65,16 @@ class Wiring:
 
     @cached_property
     def forward_inputs(self) -> Pick:
-        """From the call's values to the inputs of the forward sweep."""
+        """A function from the call's values to the inputs of the forward sweep."""
         return _picking(self.forward)
 
     def kept_of(self, values: Sequence[Any], outputs: Sequence[Any], befores: Sequence[Any]) -> Sequence[Any]:
-        """What is saved for the backward sweep."""
+        """What is saved for the backward sweep.
+
+        values    of the call
+        outputs   of the forward sweep, with what it saves
+        befores   the sequences of states before each step that it returns
+        """
         return self._pick_kept((*values, *outputs, *befores))
 
     def backward_inputs(
@@ -77,7 +82,9 @@ class Wiring:
     ) -> Sequence[Any]:
         """The inputs of the backward sweep.
 
+        kept        as `kept_of` gives it
         gradients   of the Loop's outputs, as `incoming_gradients` gives them
+        weight      of what each step passes back; None where nothing reads it
         """
         return self._pick_backward((*values, *kept, *gradients, *self.constants, weight))
 
@@ -90,13 +97,13 @@ class Wiring:
         return self._picking_from(self.backward, (Pool.VALUES, Pool.KEPT, Pool.GRADIENTS, Pool.CONSTANTS, Pool.WEIGHTS))
 
     def _picking_from(self, sources: Sequence[PoolIndex], pools: Sequence[Pool]) -> Pick:
-        """A function that takes the sources from these pools, one behind the other."""
+        """A function that takes the sources from one sequence, which holds these pools one behind the other."""
         begins = dict(zip(pools, accumulate((self.sizes[pool] for pool in pools), initial=0), strict=False))
         return _picking([begins[Pool(pool)] + index for pool, index in sources])
 
 
 def _picking(indices: Sequence[int]) -> Pick:
-    """A function that takes the items at these indices from a sequence."""
+    """A function from a sequence to its items at these indices (`itemgetter` of one index would not give a tuple)."""
     if len(indices) > 1:
         return itemgetter(*indices)
     return lambda items: tuple(items[index] for index in indices)
@@ -118,10 +125,11 @@ def wiring_of(
 ) -> Wiring:
     """The wiring of a plan's sweeps.
 
-    loop, wanted    of the plan
-    saved           the pair of Loops that is run, with what passes between them
-    backward        the program of the backward sweep
-    gradient        the backward Loop before `save`, which holds the constants
+    loop, wanted     of the plan
+    saved            the pair of Loops that is run, with what passes between them
+    forward_inputs   of the forward sweep
+    backward         the program of the backward sweep
+    gradient         the backward Loop before `save`, which holds the constants
     """
     values = {port.key: index for index, port in enumerate(loop.inputs)}
     outputs = {port.key: index for index, port in enumerate(saved.forward.outputs)}
@@ -162,7 +170,11 @@ def wiring_of(
 
 
 def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple[int, ...]:
-    """Indices of the values whose gradient is a view of the same value as an earlier one's."""
+    """Indices of the call's values whose gradient is the same node as an earlier one's, or a view of the same.
+
+    results   for each of the call's values the index of its gradient among `outputs`, or None
+    outputs   of the backward program
+    """
     seen: set[fx.Node] = set()
     aliased = []
     for index, place in enumerate(results):

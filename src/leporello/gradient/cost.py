@@ -40,7 +40,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostTable:
-    """A table of costs: a row for each method, for one Loop, length and batch."""
+    """A table of costs: a line (a `Cost` in `rows`) for each method, for one Loop, length and batch.
+
+    loop   its name
+    """
 
     length: int
     batch: int

@@ -1,8 +1,9 @@
 """`ForwardMethod`: gradients that are computed forward in time, along with the state, so that no past step is kept.
 
 The forward pass is the plain sweep. The backward pass is a second sweep forward over the same inputs, on a Loop that
-carries the state's derivatives with respect to the sources and combines them with the incoming gradients of the
-outputs. Which derivatives are carried is up to the method; `CarryingLoop` runs such a Loop.
+carries the state's derivatives with respect to the sources (the inputs whose gradients are wanted: invariants and the
+initial state) and combines them with the incoming gradients of the outputs. Which derivatives are carried is up to the
+method; `CarryingLoop` runs such a Loop.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class CarryingLoop:
     It is run in short stretches, and within each of them step by step: what is carried is large, so only one step of it
     is in memory at a time.
 
-    linear   the Loop whose derivatives it carries
-    sweep    what runs it; None for the engine `reference`, which runs `step`
+    linear   the Loop whose derivatives it carries, and the sources
+    loop     the Loop that carries them along with the state
+    sweep    what runs `loop`; None for the engine `reference`, which runs `step`
     """
 
     linear: Linear
@@ -62,7 +64,10 @@ class CarryingLoop:
 
     @torch.no_grad()
     def run(self, values: PortValues, length: int, batch: int) -> dict[PortKey, Tensor]:
-        """Final states and totals, by kind and name, from the inputs by kind and name; random draws are made here."""
+        """Final states and totals, by kind and name.
+
+        values   the inputs by kind and name; constants and random draws that are missing are added here
+        """
         steps = 1 if self.sweep is None else STEPS_PER_STRETCH
         states = {key: value for key, value in values.items() if key[0] == "state"}
         totals: dict[PortKey, Tensor] = {}
@@ -107,7 +112,7 @@ class ForwardMethod(Method, ABC):
 
     @abstractmethod
     def carrying(self, linear: Linear) -> Loop:
-        """The Loop that is run instead of the backward one."""
+        """The Loop that is run instead of the backward one: its totals are the gradients of the sources."""
 
     @abstractmethod
     def beginning(self, linear: Linear, batch: int) -> dict[PortKey, Tensor]:
@@ -116,6 +121,8 @@ class ForwardMethod(Method, ABC):
     @abstractmethod
     def ending(self, linear: Linear, states: PortValues, arriving: Tensor) -> dict[PortKey, Tensor]:
         """What the gradient of the final state adds to the gradients of the sources on which the state depends.
+
+        By kind and name of the totals that are those gradients.
 
         states     what is carried, after the last step
         arriving   the gradient of the final state, [rows, size]
@@ -128,7 +135,7 @@ class ForwardMethod(Method, ABC):
     # ---- what all methods share
 
     def carried(self, plan: Plan) -> CarryingLoop:
-        """The Loop of `carrying`, built once for each plan; raises where that is impossible."""
+        """The Loop of `carrying`, built once for each plan; raises if the gradient of a sequence is wanted."""
         if "carried" not in plan.method_cache:
             self._refuse_sequences(plan)
             linear = Linear(plan.loop, plan.wanted)
@@ -149,7 +156,7 @@ class ForwardMethod(Method, ABC):
                 )
 
     def prepare(self, plan: Plan) -> None:
-        """Both sweeps, where gradients are wanted."""
+        """Build the plain sweep and, where gradients are wanted, the second one."""
         if any(plan.wanted):
             self.carried(plan)
         _ = plan.plain, plan.plain_places
@@ -163,7 +170,7 @@ class ForwardMethod(Method, ABC):
         return [("forward", plan.plain), (f"forward again, with the outputs' gradients{by}", again)]
 
     def kept(self, plan: Plan, length: int, batch: int) -> list[str]:
-        """Only what is carried from step to step."""
+        """Lines that say what is carried from step to step: nothing else is kept."""
         ports = self.carried(plan).states
         size = sum(port.dtype.itemsize * numbers_per_row(port) for port in ports) * batch
         names = ", ".join(f"{port.name} {port}" for port in ports)
@@ -173,7 +180,7 @@ class ForwardMethod(Method, ABC):
         ]
 
     def run(self, plan: Plan, values: Sequence[Tensor], length: int, batch: int, passing: Passing) -> Sequence[Tensor]:
-        """The plain sweep, with the second sweep as its backward pass."""
+        """The outputs of the plain sweep, with the second sweep as its backward pass; `passing` does not apply."""
         pairs = zip(values, plan.wanted, strict=True)
         if torch.is_grad_enabled() and any(value.requires_grad and wanted for value, wanted in pairs):
             self.carried(plan)

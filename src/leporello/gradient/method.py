@@ -22,7 +22,7 @@ class Method:
     plans.
 
     backwards      whether it goes back in time: only then inputs and targets get gradients
-    random         whether equal calls have different gradients
+    random         whether equal calls with equal `weights` have different gradients
     by_reference   how the engine `reference` runs it, in words, for `explain`
     """
 
@@ -36,7 +36,10 @@ class Method:
         return None
 
     def backward(self, loop: Loop) -> Loop:
-        """The backward Loop that is run instead of the exact one; the rewrite `weigh` makes it read `weights`."""
+        """The backward Loop that is run instead of `loop`, the exact one.
+
+        The rewrite `weigh` makes a Loop that reads `weights`; without it they have no effect on a target.
+        """
         return loop
 
     def passes(self) -> tuple[Pass, ...]:
@@ -71,8 +74,10 @@ class Method:
         return False
 
     def groups(self, length: int) -> Tensor | None:
-        """For each step the index of the backward sweep that carries its loss; None where there is one sweep. With
-        several, `weights` has the sweeps as its first axis."""
+        """For each step the index of the backward sweep that carries its loss, (length,); None for one sweep.
+
+        With several, `weights` has the sweeps as its first axis.
+        """
         return None
 
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:

@@ -106,7 +106,7 @@ class RandomTruncated(Weighted):
         return torch.empty(length, batch, device=device, dtype=dtype).bernoulli_(keep).mul_(1 / keep)
 
     def _weights_by_stretches(self, length: int, batch: int, device: torch.device) -> Tensor:
-        """Weights with `mean_length`: the lengths of the stretches between cuts are drawn, from the first step on."""
+        """Weights with `mean_length`, (length, batch): for each row the lengths of stretches between cuts are drawn."""
         assert self.mean_length is not None
         since = torch.arange(1, length + 1, device=device, dtype=torch.float64)
         cut = (self.alpha - 1) / ((self.alpha - 2) * self.mean_length + since)

@@ -43,6 +43,7 @@ class Backward(Method):
 
     @property
     def plan_key(self) -> Hashable:
+        """What rewrites the backward Loop: methods that differ in their weights alone share plans, which read them."""
         return (type(self).passes, type(self).backward, self.clip_state)
 
     def passes(self) -> tuple[Pass, ...]:

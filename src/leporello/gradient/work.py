@@ -23,9 +23,9 @@ class Work:
 
     forward, backward   operations
     saved               bytes that the forward sweep saves for the backward one, beyond inputs and outputs
-    state               numbers in the state
-    parameters          numbers in all parameters of the cell
-    size                bytes of a number
+    state               elements of the state, floating leaves only
+    parameters          elements of all parameters that require a gradient
+    size                bytes of an element: the largest of all floating inputs
     """
 
     forward: float
@@ -55,7 +55,7 @@ def work_of(loop: Loop) -> Work:
 
 
 def _operations(loop: Loop) -> float:
-    """Operations of one step of one row: two for each multiply-add of a matrix product, else one for each number."""
+    """Operations of one step of one row: two for each multiply-add of a matrix product, else one per element."""
     return sum(_operations_of(node) for node in loop.nodes)
 
 

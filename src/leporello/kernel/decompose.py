@@ -25,7 +25,13 @@ DECOMPOSITIONS: dict[str, DecompositionRule] = {**COMPOSITES, **CONVOLUTIONS, **
 
 
 def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
-    """A copy of a graph in which every operator that can be is made of those that kernels cover."""
+    """A copy of a graph with composite operators replaced by those that kernels cover; others stay.
+
+    graph    of a stage; its first placeholder is the number of rows
+    family   the fake tensors with which the graph was traced: they give the shapes of new operators
+
+    Operators are replaced before and after merged axes are split, since some rules fit only then.
+    """
     graph, _ = copied(graph)
     next(iter(graph.nodes)).meta.setdefault("val", family.rows)
     _replace_all(graph, family)
@@ -35,6 +41,7 @@ def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
 
 
 def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
+    """Replace, in the graph itself, every operator that has a rule; then those that the rules have added."""
     pending = [node for node in graph.nodes if node.op == "call_function"]
     while pending:
         node = pending.pop(0)
@@ -46,7 +53,11 @@ def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
 
 
 def _rule(node: fx.Node) -> Callable[..., Any] | None:
-    """A function that computes an operator from others; None where the operator is covered, or nothing is known."""
+    """A function that computes an operator from others, on its arguments; None where none is needed or known.
+
+    A rule of our own comes first, even for an operator that is covered (a bmm of two values with rows is no product of
+    a kernel); torch's decomposition is for operators that are not covered.
+    """
     name = short(node)
     function = DECOMPOSITIONS[name](node) if name in DECOMPOSITIONS else None
     if function is not None or name in COVERED:
@@ -56,7 +67,11 @@ def _rule(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: FakeTensorFamily) -> list[fx.Node]:
-    """Replace an operator by what its rule computes; returns the new operators."""
+    """Replace an operator, in the graph itself, by what its rule computes; returns the new operators.
+
+    None are returned, and the operator stays, where the rule cannot be traced. Of several results those that the rule
+    gives as None stay with the old operator.
+    """
     leaves = list(node.all_input_nodes)
     inner = _traced(node, leaves, rule, family)
     if inner is None:
@@ -96,7 +111,12 @@ def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: F
 def _traced(
     node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: FakeTensorFamily
 ) -> fx.Graph | None:
-    """The graph of a rule applied to an operator's arguments; None if it fails, branches on the batch, or mutates."""
+    """The graph of a rule applied to an operator's arguments, with a placeholder for each of `leaves`.
+
+    None if the rule fails, branches on the number of rows, writes in place or holds a tensor of its own.
+
+    leaves   the nodes among the operator's arguments
+    """
     order = {leaf: index for index, leaf in enumerate(leaves)}
 
     def of_leaves(*values: Any) -> Any:

@@ -41,7 +41,7 @@ def _add_product(node: fx.Node) -> Callable[..., Any]:
 
 
 def _bmm_of_rows(node: fx.Node) -> Callable[..., Any] | None:
-    """bmm of two values of a row as a sum of products: a kernel multiplies by invariant matrices only."""
+    """bmm along the row axis, as a sum of products: a `Product` of a kernel needs an invariant matrix."""
     axes = [row_axis(argument) for argument in arguments(node)[:2]]
     if 0 in axes and all(axis in (0, None) for axis in axes):
         return lambda a, b: aten.sum.dim_IntList(aten.mul.Tensor(aten.unsqueeze(a, 3), aten.unsqueeze(b, 1)), [2])
@@ -81,7 +81,7 @@ def _layer_norm(node: fx.Node) -> Callable[..., Any]:
 
 
 def _layer_norm_backward(node: fx.Node) -> Callable[..., Any] | None:
-    """The gradient of the argument; gains and shifts get theirs outside the loop, where rows may be summed."""
+    """The gradient of the argument alone; None where those of gain and shift, sums over rows, are asked for."""
     mask: Any = node.args[-1]
     if mask[1] or mask[2]:
         return None
@@ -136,7 +136,10 @@ def _group_norm_backward(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _gradient_through_norm(gradient: Tensor, value: Tensor, mean: Tensor, rate: Tensor, axes: list[int]) -> Tensor:
-    """The gradient of a norm's argument, from that of its result without gain and shift."""
+    """The gradient of a norm's argument, from that of its result before gain and shift.
+
+    rate   1 / sqrt(variance + eps); like the mean, with size 1 along the normed axes
+    """
     normed = aten.mul.Tensor(aten.sub.Tensor(value, mean), rate)
     centred = aten.sub.Tensor(gradient, _mean_over(gradient, axes))
     along = aten.mul.Tensor(normed, _mean_over(aten.mul.Tensor(gradient, normed), axes))
@@ -189,7 +192,7 @@ def _variance(node: fx.Node) -> Callable[..., Any]:
 
 
 def _extreme(node: fx.Node) -> Callable[..., Any] | None:
-    """max, min along an axis: the largest or smallest element, and its position."""
+    """max, min along an axis: the largest or smallest element, and its position; None for their other overloads."""
     if len(node.args) < 2 or not isinstance(node.args[1], int):
         return None
     largest = short(node) == "max"
@@ -202,7 +205,7 @@ def _extreme(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _trilinear(node: fx.Node) -> Callable[..., Any]:
-    """Three values multiplied, each with axes of its own, and summed."""
+    """_trilinear: three values, each given the axes of size 1 that ATen lists, are multiplied and summed."""
 
     def rule(
         one: Tensor, two: Tensor, three: Tensor, first: Any, second: Any, third: Any, summed: Any, unrolled: int = 1
@@ -240,13 +243,12 @@ COMPOSITES: dict[str, DecompositionRule] = {
 
 # ---- convolutions over features, as sums of products over windows
 
-aten = torch.ops.aten
 
-MAX_CONVOLUTION_PRODUCTS = 1 << 16  # of one row; larger ones are left to torch, which is faster
+MAX_CONVOLUTION_PRODUCTS = 1 << 16  # of one row; kernels refuse larger ones, which torch computes faster
 
 
 def _is_small(value: fx.Node, weight: fx.Node, result: fx.Node) -> bool:
-    """Whether the rows are the first axis, the weight is one for all rows, and the products are few."""
+    """Whether a convolution has rows as its first axis, one weight for all rows, and few products."""
     if row_axis(value) != 0 or row_axis(weight) is not None or row_axis(result) != 0:
         return False
     sizes = [size or 1 for size in (*dims(result), *dims(weight)[1:])]
@@ -254,7 +256,7 @@ def _is_small(value: fx.Node, weight: fx.Node, result: fx.Node) -> bool:
 
 
 def _windows(value: Tensor, sizes: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
-    """[..., axes] -> [..., positions of the windows, positions within a window]."""
+    """[rows, channels, axes] -> [rows, channels, positions of the windows, positions within a window]."""
     for place, (size, step, apart) in enumerate(zip(sizes, stride, dilation, strict=True)):
         value = aten.unfold.default(value, 2 + place, (size - 1) * apart + 1, step)
         value = aten.slice.Tensor(value, value.dim() - 1, 0, value.shape[-1], apart)
@@ -276,7 +278,7 @@ def _sum_over_windows(value: Tensor, weight: Tensor, stride: Any, dilation: Any,
 
 
 def _edges(before: Sequence[int], behind: Sequence[int]) -> list[int]:
-    """Widths of borders as padding takes them, the last axis first."""
+    """Widths of borders in the order of `constant_pad_nd`: the last axis first, before and behind of each."""
     return [width for both in reversed(list(zip(before, behind, strict=True))) for width in both]
 
 
@@ -295,7 +297,7 @@ def _convolution(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _convolution_backward(node: fx.Node) -> Callable[..., Any] | None:
-    """The gradient of the argument; weights get theirs outside the loop, where rows may be summed.
+    """The gradient of the argument alone; None where those of weight and bias are asked for, which are sums over rows.
 
     It is a convolution of the gradient, with zeros between its elements where the stride was more than one, with the
     windows reversed.

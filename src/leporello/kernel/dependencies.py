@@ -40,7 +40,7 @@ def touched(block: Block) -> set[Buffer]:
 
 
 def loads(*values: Expression) -> set[tuple[Buffer, Index | None]]:
-    """What expressions read in memory, and at which index; None for a computed position."""
+    """What expressions read in memory: buffers with the index read, which is None for a computed position."""
     pending = list(values)
     accesses: set[tuple[Buffer, Index | None]] = set()
     seen: set[int] = set()
@@ -64,7 +64,7 @@ def _values(block: Pointwise | Reduction) -> list[Expression]:
 
 
 def _stores(block: Block) -> list[tuple[Buffer, Index]]:
-    """The buffers a block writes, and at which index of its loops; a product has a loop over its result."""
+    """The buffers a block writes, and the index in its loops; a product counts as one loop over its whole result."""
     if isinstance(block, Pointwise):
         return [(store.buffer, store.index) for store in block.stores]
     if isinstance(block, Reduction):
@@ -80,7 +80,7 @@ def _sizes(block: Block) -> tuple[int, ...]:
 
 
 def block_dependencies(blocks: Sequence[Block]) -> tuple[tuple[Dependency, ...], ...]:
-    """For each block the earlier ones it must run after, through which buffers, and how it reads them."""
+    """For each block its dependencies: on which earlier blocks, through which buffers, and how it reads them."""
     return tuple(
         tuple(need for number in range(later) for need in _dependencies(number, blocks[number], block))
         for later, block in enumerate(blocks)
@@ -88,7 +88,10 @@ def block_dependencies(blocks: Sequence[Block]) -> tuple[tuple[Dependency, ...],
 
 
 def _dependencies(number: int, earlier: Block, later: Block) -> list[Dependency]:
-    """Of one block on an earlier one, in the order of the buffers' places and slots."""
+    """The dependencies of one block on an earlier one, sorted by their buffers' place and slot.
+
+    number   the index of the earlier block
+    """
     reads = {buffer: _read_dependency(number, earlier, later, buffer) for buffer in written(earlier) & read(later)}
     order = {buffer: Dependency(number, buffer, "order") for buffer in touched(earlier) & written(later)}
     return sorted({**order, **reads}.values(), key=lambda need: (need.buffer.place, need.buffer.slot))
@@ -111,7 +114,11 @@ def _read_dependency(number: int, earlier: Block, later: Block, buffer: Buffer) 
 
 
 def _element_map(sizes: Sequence[int], index: Index) -> tuple[tuple[int, ...], Index | None]:
-    """Which element of a block's loops touches which position in memory; equal where they agree."""
+    """The map from elements of a block's loops to positions in memory, in a form that can be compared.
+
+    Two accesses with equal maps touch the same position in the same element. The map that counts positions as it counts
+    elements is (number of elements, None), however the loops are nested.
+    """
     if index == row_major(loop_variables(sizes), sizes):
         return (math.prod(sizes),), None  # elements in the order of memory, however the loops are nested
     return tuple(sizes), index
@@ -121,12 +128,15 @@ def _element_map(sizes: Sequence[int], index: Index) -> tuple[tuple[int, ...], I
 
 
 def depends_on_state(buffers: Iterable[Buffer], state_dependent: set[Buffer]) -> bool:
-    """Whether some of these buffers hold a state, or a value that depends on one."""
+    """Whether some of these buffers hold a state, or a value that depends on one.
+
+    state_dependent   what `state_dependent_buffers` gives
+    """
     return any(buffer in state_dependent or buffer.place in ("state", "next") for buffer in buffers)
 
 
 def state_dependent_buffers(blocks: Sequence[Block]) -> set[Buffer]:
-    """What is written by blocks that depend on a state: all that they write, since a block runs as a whole."""
+    """All buffers that are written by blocks with some part that depends on a state, since a block runs as a whole."""
     buffers: set[Buffer] = set()
     while (
         more := {b for block in blocks if depends_on_state(touched(block), buffers) for b in written(block)} - buffers
@@ -136,7 +146,10 @@ def state_dependent_buffers(blocks: Sequence[Block]) -> set[Buffer]:
 
 
 def blocks_ahead(kernel: Kernel) -> list[Block]:
-    """Products that do not depend on the state, and what they need: these can run for several steps together."""
+    """The products that do not depend on the state, and the blocks they need, in order.
+
+    These can run for several steps together, before the blocks that depend on the state.
+    """
     dependent = state_dependent_buffers(kernel.blocks)
     independent = [block for block in kernel.blocks if not depends_on_state(touched(block), dependent)]
     needed: set[Buffer] = set()
@@ -152,9 +165,10 @@ def blocks_ahead(kernel: Kernel) -> list[Block]:
 
 
 def fuse(blocks: list[Block], new: Pointwise, *, anywhere: bool = True) -> None:
-    """Add a pointwise block to a kernel's blocks, in place: its stores join those of the earliest block with the same
-    loops that they can move to, past blocks that neither write what they read nor touch what they write; where there
-    is none, it becomes the last block.
+    """Add a pointwise block to `blocks`, in place, where possible as further stores of a block with the same loops.
+
+    Its stores join the earliest such block that they can move to, past blocks that neither write what they read nor
+    touch what they write. Where there is none, it becomes the last block.
 
     What a step reads is then read once, and a value that several stores need is computed once. With another block than
     the last one they are fused only if both depend on the state, or neither: a product whose operands do not depend on
@@ -187,13 +201,16 @@ def all_depend_on_state_or_none(blocks: Sequence[Block], values: Sequence[Expres
 
 
 def _reads_what_it_stored(block: Pointwise, accesses: set[tuple[Buffer, Index | None]]) -> bool:
-    """Whether a block's results are read only at the index at which it stores them; the last, of several stores."""
+    """Whether new stores can join a block: they read its results only at the index at which it stores them last.
+
+    accesses   what the new stores read, as `loads` gives it
+    """
     stored = {store.buffer: store.index for store in block.stores}
     return all(stored[buffer] == index for buffer, index in accesses if buffer in stored)
 
 
 def register_values(kernel: Kernel) -> set[Buffer]:
-    """Scratch that needs no memory: each element is read in the iteration that stores it, at the same index, only."""
+    """The scratch buffers that need no memory: read only in the iteration that stores them, at the same index."""
     buffers = set(kernel.buffers["scratch"])
     for block in kernel.blocks:
         stored: set[tuple[Buffer, Index | None]] = set()

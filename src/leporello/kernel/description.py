@@ -69,7 +69,7 @@ class Buffer:
     place        "state": before the step; "next": after it; "read", "write": one element of a sequence;
                  "row": the same at every step, one for each row; "fixed": one for all rows and steps; "scratch":
                  within a step
-    slot         its number among the buffers of its place
+    slot         its index among the buffers of its place
     sizes        of its axes, without the row axis
     dtype        the storage type: of its elements in memory
     arithmetic   the type that a load gives and a store takes
@@ -92,9 +92,10 @@ class Buffer:
 class Matrix:
     """An invariant that rows are multiplied by; a target may pack it as it likes, once for all steps.
 
-    fixed   the slot of the fixed buffer that holds it
-    axes    which axis of that value is the head, the inner (summed) and the outer axis; without a head axis all heads
-            share the matrix
+    fixed   the slot of the buffer that holds it, among those with the place "fixed"
+    heads   how many heads it is multiplied with; inner and outer are the sizes of the summed and of the other axis
+    axes    which axes of the buffer's value are the head, the inner and the outer axis; a head axis of None: all heads
+            share one matrix
     """
 
     fixed: int
@@ -117,7 +118,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Along:
-    """An offset that is computed in the step: `number`, clamped to 0 ... size - 1, times `stride`."""
+    """An offset into a buffer that is computed in the step: `number`, clamped to 0 ... size - 1, times `stride`."""
 
     number: Expression
     size: int
@@ -141,7 +142,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Position:
-    """An index as a number: what `arange` gives."""
+    """The value of an index, converted to `dtype`: what `arange` gives."""
 
     index: Index
     dtype: torch.dtype
@@ -202,6 +203,7 @@ class Reduction:
     """Loops over `sizes` (i0, i1, ...) that store one value each, reduced over loops over `over` (k0, k1, ...).
 
     operator       a reduction of `OPERATORS`: "sum", "amax", ...; "argmax" and "argmin" reduce over one loop
+    value          what is reduced, over both kinds of variables; `index`, where it is stored, has i0, i1, ... only
     accumulation   the type it adds, multiplies or compares in
     """
 
@@ -220,7 +222,7 @@ class Product:
 
     left[h, k] is the element offset + h * inner + k of `left`, out[h, n] the element h * outer + n of `out`.
 
-    matrix         its number among the kernel's matrices
+    matrix         its index among the kernel's matrices
     arithmetic     the type that both factors are converted to before they are multiplied
     accumulation   the type that products are added in
     """
@@ -243,7 +245,7 @@ Block = Pointwise | Reduction | Product
 class Dependency:
     """That a block must run after an earlier one of the same step.
 
-    block    the number of the earlier block
+    block    the index of the earlier block
     buffer   the buffer through which they are connected
     access   "element": each element reads only what the same element of the earlier block has stored, so that whoever
              computes both needs no barrier; elements are counted in row-major order of the loops, those of a product in
@@ -251,8 +253,9 @@ class Dependency:
              "row": an element reads what other elements have stored: a product or a reduction of a row, or a view
              across features; a barrier on a GPU
              "order": it reads nothing, but writes what the earlier block reads or writes too
-    offsets  where a row is read only at these distances from the same element, as the gates of an LSTM are, which are
-             side by side in one product: whoever computes these elements of both blocks needs no barrier either
+    offsets  with "row": each element reads only at these distances from itself, as the gates of an LSTM are read,
+             which are side by side in one product: whoever computes these elements of both blocks needs no barrier
+             either; empty if there are no such distances
     """
 
     block: int
@@ -267,9 +270,9 @@ class Kernel:
 
     name           of the loop, for people
     reverse        whether steps run from the last to the first
-    buffers        by place, in the order of their slots; "next" has as many as "state", one after the other
+    buffers        by place, in the order of their slots; each of "next" becomes that of "state" with the same slot
     dtype          of the products, and of most else
-    dependencies   of each block, on earlier blocks of the same step
+    dependencies   for each block, those on earlier blocks of the same step
     """
 
     name: str
@@ -344,7 +347,7 @@ def _loops(sizes: tuple[int, ...], letter: str) -> str:
 
 
 def _shared(values: list[Expression]) -> set[int]:
-    """Operators that are used more than once, by id."""
+    """The ids of the operators that are used more than once in these expressions."""
     uses, pending, shared = Counter(map(id, values)), list(values), set[int]()
     seen: set[int] = set()
     while pending:
@@ -359,7 +362,10 @@ def _shared(values: list[Expression]) -> set[int]:
 
 
 def _named(value: Expression, shared: set[int], names: dict[int, str]) -> Iterator[str]:
-    """A line for each shared operator that a value is made of and that has no name yet, innermost first."""
+    """A line for each shared operator that a value is made of and that has no name yet, innermost first.
+
+    names   of operators, by id; those of the new lines are added here
+    """
     if id(value) in names:
         return
     for part in operands(value):
@@ -371,7 +377,10 @@ def _named(value: Expression, shared: set[int], names: dict[int, str]) -> Iterat
 
 
 def _spelt(value: Expression, names: dict[int, str], *, operand: bool = False) -> str:
-    """An expression as text; in parentheses where it is the operand of an infix operator and has one itself."""
+    """An expression as text, with what has a name under its name.
+
+    operand   whether it is the operand of an infix operator, and goes into parentheses if it is infix itself
+    """
     if id(value) in names:
         return names[id(value)]
     if isinstance(value, Constant):
@@ -395,6 +404,6 @@ def _name(buffer: Buffer) -> str:
 
 
 def _types(first: torch.dtype, word: str, second: torch.dtype) -> str:
-    """Two types, the second only where it differs."""
+    """Two types as text, the second only where it differs: "float32, added in float64"."""
     one, other = (str(dtype).removeprefix("torch.") for dtype in (first, second))
     return one if first == second else f"{one}, {word} in {other}"

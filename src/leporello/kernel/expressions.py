@@ -1,6 +1,6 @@
 """ATen operators as expressions: what an operator's value is at an index, from the values it is made of.
 
-`EXPRESSION_RULES` has one row for each ATen operator that is an expression: a pointwise operator, a view, a constant,
+`EXPRESSION_RULES` has one entry for each ATen operator that is an expression: a pointwise operator, a view, a constant,
 or a value fetched at computed positions. Products, reductions and values written part by part are blocks, which
 `lower` makes.
 """
@@ -27,7 +27,7 @@ ExpressionRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
 
 def expression_of(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """The value of an operator at an index."""
+    """The value of an operator at an index, by its rule; an operator without one is refused."""
     rule = EXPRESSION_RULES.get(short(node))
     if rule is None:
         refuse(node)
@@ -38,7 +38,10 @@ def expression_of(context: LoweringContext, node: fx.Node, index: Positions) -> 
 
 
 def _operand(context: LoweringContext, argument: Any, node: fx.Node, index: Positions) -> Expression:
-    """An argument of a pointwise operator, broadcast to the operator's shape."""
+    """An argument of a pointwise operator at an index of the operator's value, to which it is broadcast.
+
+    A Python number gives a constant. The result has the argument's own type, which may differ from the operator's.
+    """
     if not isinstance(argument, fx.Node):
         if not isinstance(argument, (bool, int, float)):
             refuse(node)
@@ -53,12 +56,15 @@ def _operand(context: LoweringContext, argument: Any, node: fx.Node, index: Posi
 
 
 def _operands(context: LoweringContext, node: fx.Node, index: Positions, count: int) -> list[Expression]:
-    """The first arguments of a pointwise operator, each in its own type."""
+    """The first `count` arguments of a pointwise operator, each in its own type."""
     return [_operand(context, argument, node, index) for argument in arguments(node)[:count]]
 
 
 def _type_of_number(number: bool | int | float, result: torch.dtype) -> torch.dtype:
-    """The type of a Python number beside tensors: it does not widen a floating-point result."""
+    """The type of a Python number beside tensors, by the type of the operator's result.
+
+    As in torch, the number never widens a floating-point result.
+    """
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, int) and not result.is_floating_point:
@@ -67,7 +73,7 @@ def _type_of_number(number: bool | int | float, result: torch.dtype) -> torch.dt
 
 
 def _common_type(node: fx.Node) -> torch.dtype:
-    """The type in which two values are compared."""
+    """The type in which an operator's first two arguments are compared: torch's promotion of both."""
     values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in arguments(node)[:2]]
     dtype: torch.dtype = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)[0]
     return dtype
@@ -133,7 +139,7 @@ def _masked_fill(context: LoweringContext, node: fx.Node, index: Positions) -> E
 
 
 def _addcmul(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """addcmul, addcdiv: one + factor * (two * three), or two / three."""
+    """addcmul: one + factor * (two * three); addcdiv: one + factor * (two / three)."""
     dtype, factor = dtype_of(node), node.kwargs.get("value", 1)
     one, two, three = (cast(value, dtype) for value in _operands(context, node, index, 3))
     inner = Apply("mul" if short(node) == "addcmul" else "div", (two, three), dtype)
@@ -180,7 +186,10 @@ def _threshold_backward(context: LoweringContext, node: fx.Node, index: Position
 
 
 def _constant(argument: int | None, number: float | None = None) -> ExpressionRule:
-    """A rule for one number all over: `number`, or the operator's argument of this number."""
+    """Returns the rule of an operator whose elements are all equal.
+
+    argument   the position of the operator's argument that is their value, a number or a node; None: it is `number`
+    """
 
     def rule(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
         value: Any = number if argument is None else arguments(node)[argument]
@@ -194,7 +203,7 @@ def _constant(argument: int | None, number: float | None = None) -> ExpressionRu
 
 
 def _arange(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """arange, iota: the position itself, scaled and shifted."""
+    """arange, iota: start + step * position."""
     numbers = [argument for argument in arguments(node) if isinstance(argument, (int, float))]
     if len(numbers) != len(arguments(node)) or index[0] is None:
         refuse(node)
@@ -215,7 +224,11 @@ def _arange(context: LoweringContext, node: fx.Node, index: Positions) -> Expres
 def _fetch(
     context: LoweringContext, node: fx.Node, index: Sequence[Index | None], computed: Mapping[int, Expression]
 ) -> Expression:
-    """The first argument's value at `index`; along the axes in `computed` at these numbers instead."""
+    """An element of an operator's first argument, at a position that is partly computed in the step.
+
+    index      the position along each axis of the first argument
+    computed   axes with expressions that replace `index` there; values outside an axis are clamped to it
+    """
     source = arguments(node)[0]
     sizes = dims(source)
     if any(sizes[axis] is None for axis in computed):
@@ -231,7 +244,7 @@ def _fetch(
 
 
 def _embedding(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """Rows of a table, by numbers."""
+    """embedding: an element of the table's line that the second argument names."""
     number = context.at(arguments(node)[1], index[:-1])
     return _fetch(context, node, (None, index[-1]), {0: number})
 
@@ -247,7 +260,10 @@ def _index_select(context: LoweringContext, node: fx.Node, index: Positions) -> 
 
 
 def _indexing(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """value[:, numbers]: tensors of numbers stand for adjacent axes; negative ones count from the end."""
+    """value[:, numbers]: integer tensors index adjacent axes, broadcast together; negative values count from the end.
+
+    Masks, indices for axes that are not adjacent, and indices into the row axis are refused.
+    """
     source, numbers_by_axis = arguments(node)[:2]
     chosen = {axis: numbers for axis, numbers in enumerate(numbers_by_axis) if numbers is not None}
     begin = min(chosen)
@@ -277,6 +293,7 @@ def _indexing(context: LoweringContext, node: fx.Node, index: Positions) -> Expr
 class OperatorRule:
     """How an ATen operator is lowered to an expression.
 
+    expression  the rule: from the context, the operator and an index, its value there
     kind        "pointwise": one element of each argument for each element; "view"; "constant"; "fetch": at computed
                 positions of its first argument, which is then materialised
     streamed    as in `Operator`: written out at every reader rather than materialised

@@ -63,7 +63,7 @@ Variable = str | Quotient | Remainder  # a loop variable by name, or a part of a
 
 
 def loop_variables(sizes: Sequence[int], letter: str = "i") -> list[Index]:
-    """One variable for each loop: i0, i1, ...; a loop of one iteration has none."""
+    """An index for each loop: its variable i0, i1, ... (or another letter); 0 for a loop of one iteration."""
     return [Index() if size == 1 else Index.variable(f"{letter}{axis}") for axis, size in enumerate(sizes)]
 
 
@@ -78,7 +78,7 @@ def row_major(indices: Sequence[Index], sizes: Sequence[int]) -> Index:
 def split_row_major(position: Index, sizes: Sequence[int], ranges: dict[Variable, int]) -> list[Index]:
     """The position along each axis of a contiguous value, from the position in memory: the inverse of `row_major`.
 
-    ranges   how many values each variable takes; quotients and remainders that arise here are added
+    ranges   how many values each variable takes; quotients and remainders that arise are added here, in place
     """
     indices: list[Index] = []
     for size in reversed(sizes[1:]):
@@ -88,7 +88,7 @@ def split_row_major(position: Index, sizes: Sequence[int], ranges: dict[Variable
 
 
 def _divide(position: Index, size: int, ranges: dict[Variable, int]) -> tuple[Index, Index]:
-    """Remainder and quotient by a size: affine where the factors allow it."""
+    """Remainder and quotient of a position by a size: affine where the factors allow it, else new ones in `ranges`."""
     if size == 1:
         return Index(), position
     quotient = Index(position.const // size, tuple((n, f // size) for n, f in position.terms if f % size == 0))

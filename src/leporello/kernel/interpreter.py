@@ -34,7 +34,7 @@ CALLER, NOBODY = -1, -2  # instead of a block's number
 
 
 class InvalidKernel(ValueError):
-    """A description that does not mean one thing."""
+    """A description that breaks a rule of `description`, or tensors or an order of blocks that do not fit it."""
 
 
 def run(
@@ -48,12 +48,15 @@ def run(
     batch: int,
     order: Sequence[int] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Take all rows through all steps; the states after the last, and the sequences that were written.
+    """Take all rows through all steps; returns the states after the last step, and the sequences that were written.
+
+    Both lists are in the order of the slots, with shapes as those of `states` and `reads`.
 
     states   [batch, *sizes] each, in the order of the slots, before the first step; None stands for zeros
     reads    [steps, batch, *sizes]: sequences
     rows     [batch, *sizes]: the same at every step
-    fixed    [*sizes]: the same for all rows; one that is only multiplied by may have the shape that `Matrix.axes` say
+    fixed    [*sizes]: the same for all rows; one that is used only as a matrix may have other axes than its buffer, if
+             they are those of `Matrix.axes`
     order    in which the blocks of a step run, instead of their own; it must respect the kernel's dependencies
     """
     numbers = list(range(len(kernel.blocks))) if order is None else list(order)
@@ -97,11 +100,13 @@ def _check_tensors(buffers: Sequence[Buffer], tensors: Sequence[Tensor], leading
 
 
 class _Step:
-    """The memory of one step.
+    """The memory of one step, with who has written what; `begin` clears it for the next step.
 
+    lasting    the values of fixed buffers and of those of a row, which are the same at every step
     values     of each buffer, [batch, elements], that of a fixed one [elements]
-    writers    of each element the number of the block that has written it, CALLER for inputs, NOBODY at first
-    elements   of each element which element of that block's loops has written it
+    writers    for each element of a buffer, the index of the block that has written it, CALLER for inputs, NOBODY at
+               first
+    elements   for each element of a buffer, which element of that block's loops has written it
     """
 
     def __init__(self, kernel: Kernel, batch: int, fixed: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
@@ -117,7 +122,7 @@ class _Step:
         self.elements: dict[Buffer, Tensor] = {}
 
     def begin(self, states: Sequence[Tensor], reads: Sequence[Tensor]) -> None:
-        """A new step: nothing is written but what the caller passes."""
+        """Begin a step: only what the caller passes counts as written, and other floating-point memory is NaN."""
         buffers = self.kernel.buffers
         self.values = dict(self.lasting)
         for buffer, tensor in zip((*buffers["state"], *buffers["read"]), (*states, *reads), strict=True):
@@ -131,7 +136,7 @@ class _Step:
             self.elements[buffer] = torch.zeros(buffer.count, dtype=torch.int64)
 
     def result(self, buffer: Buffer) -> Tensor:
-        """What is in a buffer at the end of the step."""
+        """What is in a buffer at the end of the step: [batch, *sizes]; raises if an element was never written."""
         if (self.writers[buffer] == NOBODY).any():
             raise InvalidKernel(f"{buffer.place} '{buffer.name}' is not wholly written.")
         return self.values[buffer].reshape(self.batch, *buffer.sizes)
@@ -179,7 +184,7 @@ class _Step:
     def load(self, number: int, buffer: Buffer, positions: Tensor, elements: Tensor | None = None) -> Tensor:
         """Elements of a buffer at these positions, in its arithmetic type: [batch, ...], or [1, ...] of a fixed one.
 
-        number     of the block that reads
+        number     the index of the block that reads
         elements   which element of the block's loops reads each position; None if all of them read all
         """
         self._check_read(number, buffer, positions, elements)
@@ -187,7 +192,10 @@ class _Step:
         return (value[positions][None] if buffer.place == "fixed" else value[:, positions]).to(buffer.arithmetic)
 
     def fetch(self, number: int, buffer: Buffer, positions: Tensor) -> Tensor:
-        """The same at positions of each row: [batch, ...]."""
+        """Elements of a buffer at positions of their own in each row, [batch or 1, ...], in its arithmetic type.
+
+        As the positions are computed, the block counts as reading the whole buffer.
+        """
         self._check_read(number, buffer, torch.arange(buffer.count), None)
         value = self.values[buffer]
         if buffer.place == "fixed":
@@ -196,7 +204,7 @@ class _Step:
         return value.gather(1, positions.flatten(1)).reshape(positions.shape).to(buffer.arithmetic)
 
     def _check_read(self, number: int, buffer: Buffer, positions: Tensor, elements: Tensor | None) -> None:
-        """Whether what a block reads is there, and its dependencies say so."""
+        """Raise unless what a block reads has been written, by blocks that its dependencies name as they say."""
         if buffer not in self.values:
             raise InvalidKernel(f"block {number} reads '{buffer.name}', which was passed in another shape.")
         if positions.numel() and (positions.min() < 0 or positions.max() >= buffer.count):
@@ -223,7 +231,11 @@ class _Step:
         elements: Tensor | None,
         chosen: Tensor,
     ) -> None:
-        """Whether what is read was written by elements at these distances from the reading one."""
+        """Raise unless what is read was written by elements at these distances from the reading one.
+
+        positions   that are read, by `elements` of the block's loops; None: by all of them
+        chosen      which of the positions to check: those written by one block
+        """
         if elements is None:
             raise InvalidKernel(f"block {number} reads all of '{buffer.name}', and says that it reads elements.")
         away, chosen = torch.broadcast_tensors(self.elements[buffer][positions] - elements, chosen)
@@ -231,7 +243,7 @@ class _Step:
             raise InvalidKernel(f"block {number} reads other elements of '{buffer.name}' than its dependency tells.")
 
     def _store(self, number: int, buffer: Buffer, positions: Tensor, value: Tensor) -> None:
-        """Write to a buffer: each iteration of the block's loops one element, at its own position."""
+        """Write to a buffer, one element for each iteration of the block's loops, and note the writers."""
         if buffer.place not in ("next", "write", "scratch"):
             raise InvalidKernel(f"block {number} writes to {buffer.place} '{buffer.name}'.")
         if positions.unique().numel() != positions.numel():
@@ -248,7 +260,9 @@ class _Loops:
 
     Values are [batch, *sizes, *over]; an axis along which a value does not change may have size 1.
 
-    stored   of each buffer that earlier stores of this block have written, the index of the last
+    variables   the values of each loop variable, along its own axis of [*sizes, *over]
+    elements    the element of the loops over `sizes` that each iteration belongs to, counted in row-major order
+    stored      for each buffer that earlier stores of this block have written, the index of the last store
     """
 
     def __init__(self, step: _Step, number: int, sizes: Sequence[int], over: Sequence[int] = ()) -> None:
@@ -263,7 +277,7 @@ class _Loops:
         self._values: dict[int, Tensor] = {}
 
     def positions(self, index: Index) -> Tensor:
-        """An index at every iteration: [*sizes]."""
+        """An index at every iteration: [*sizes, *over]."""
         return _evaluate(index, self.variables).expand(self.shape)
 
     def value(self, expression: Expression) -> Tensor:
@@ -295,7 +309,7 @@ class _Loops:
 
 
 def _evaluate(index: Index, variables: Mapping[str, Tensor]) -> Tensor:
-    """The position that an index means, for values of the loop variables."""
+    """The positions that an index means, for tensors of values of the loop variables; broadcastable to their loops."""
     position = torch.tensor(index.const).reshape([1] * next((value.dim() for value in variables.values()), 0))
     for variable, factor in index.terms:
         if isinstance(variable, str):

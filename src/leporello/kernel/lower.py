@@ -54,8 +54,9 @@ PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "
 
 
 def kernel_of(split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype] = FLOAT_DTYPES) -> Kernel:
-    """The kernel of an inside.
+    """The kernel of an inside; raises an `EngineRefusal` where an operator or a type is not covered.
 
+    split    the split Loop, of which `stage` is the inside
     graph    the stage's graph with composite operators decomposed
     floats   the floating dtypes that the target's kernels compute with; others are refused
     """
@@ -68,8 +69,8 @@ class Lowering:
     memory         the buffer of each value that is in memory by now
     targets        for each result of the step the buffers it goes to
     materialised   operators whose values are put into memory
-    first          those of them that are made in the order of the graph, before all else
-    expressions    of operators at an index, so that equal ones are one object
+    first          those of them that are computed in the order of the graph, before all else
+    expressions    by operator, index and ranges, so that an expression that is used twice is one object
     ranges         how many values each variable of the present loops takes
     """
 
@@ -142,7 +143,7 @@ class Lowering:
         return targets
 
     def _choose_materialised(self) -> tuple[set[fx.Node], set[fx.Node]]:
-        """What is put into memory; and what of it is made in the order of the graph, before all else."""
+        """The operators whose values are put into memory, and those of them that are computed first: see the class."""
         materialised, first = set(self.targets), set()
         depth: dict[fx.Node, int] = {}
         for node in self.graph.nodes:
@@ -162,7 +163,10 @@ class Lowering:
         return materialised | first, first
 
     def _dtype(self) -> torch.dtype:
-        """The type of the products, and of most else."""
+        """The type of the products; without any, the first floating type of states, scratch and sequences, or float32.
+
+        Products in several types, or in one that the target lacks, are refused.
+        """
         products = [block for block in self.blocks if isinstance(block, Product)]
         types = {buffer.dtype for block in products for buffer in (block.left, block.out)}
         types |= {self.buffers["fixed"][matrix.fixed].dtype for matrix in self.matrices}
@@ -182,11 +186,11 @@ class Lowering:
         )
 
     def _result_buffers(self, node: fx.Node) -> list[Buffer]:
-        """The buffers of the step's results that a value goes to, that of a state first."""
+        """The buffers of the step's results that a value goes to, that of a state first; none for other values."""
         return sorted(self.targets.get(node, ()), key=lambda buffer: buffer.place != "next")
 
     def _buffers_for(self, node: fx.Node) -> list[Buffer]:
-        """Where a value goes: to its results' buffers, and is read there again; else to a buffer of its own."""
+        """The buffers that a value is stored in: those of the step's results, else a new one; the first is read."""
         return self._result_buffers(node) or [self._add(node.name, "scratch", features(node), dtype_of(node))]
 
     # ---- values
@@ -215,14 +219,14 @@ class Lowering:
         return tuple(None if size is None else next(remaining) for size in dims(node))
 
     def _features_of(self, node: fx.Node, index: Positions) -> tuple[list[int], list[Index]]:
-        """Sizes and positions along the axes behind the rows, in memory's order."""
+        """The sizes of a value's axes, and an index along them, both without the row axis."""
         pairs = [(size, position) for size, position in zip(dims(node), index, strict=True) if size is not None]
         return [size for size, _ in pairs], [position or Index() for _, position in pairs]
 
     # ---- blocks
 
     def _materialise(self, node: fx.Node) -> None:
-        """Put a value into memory, after all that it needs."""
+        """Add the blocks that put a value into memory, behind those of what it needs; nothing if it is there."""
         if node in self.memory:
             return
         _refuse_type(node, self.dtypes)
@@ -270,7 +274,7 @@ class Lowering:
             self._add_loops(copy.sizes, [self._copy_into(copy, node)])
 
     def _add_partial_writes(self, node: fx.Node) -> None:
-        """One block for each part; parts that overwrite others keep their order."""
+        """Loops for each part; those of a part that overwrites another are a block of their own, behind it."""
         buffers, writes = self._buffers_for(node), list(partial_writes_of(self, node))
         # a part that depends on the state, fused into an early block, would hold up products that do not
         anywhere = all_depend_on_state_or_none(self.blocks, [write.value for write in writes])
@@ -309,7 +313,10 @@ class Lowering:
             self._add_loops(copy.sizes, [self._copy_into(copy, node)])
 
     def _product_buffers(self, node: fx.Node) -> list[Buffer]:
-        """Products write to memory of the step, whose rows a target may pad to whole vectors; copies go elsewhere."""
+        """The buffer that a product writes to, and those that its result is then copied to.
+
+        A product writes to "next" or "scratch" only: memory of the kernel, in which a target may pad rows to vectors.
+        """
         buffers = self._result_buffers(node)
         if buffers and buffers[0].place == "next":
             return buffers
@@ -320,7 +327,7 @@ class Lowering:
         return origin in self.memory and self.memory[origin].place == "fixed"
 
     def _contiguous_factor(self, node: fx.Node) -> tuple[Buffer, int]:
-        """Where a product reads a factor: a buffer in which it is contiguous from an offset on; copied if need be."""
+        """The buffer and the offset in it from which on a product's factor is contiguous; it is copied if need be."""
         sizes = features(node)
         indices = self.variables(sizes)
         value = self.at(node, self.with_rows(node, indices))
@@ -355,14 +362,14 @@ def _refuse_type(node: fx.Node, dtypes: frozenset[torch.dtype]) -> None:
 
 
 def _is_read_often(node: fx.Node) -> bool:
-    """Whether a value would be computed again and again where it is read: by many, or by one that repeats it."""
+    """Whether a value, written out at its readers, would be computed too often: many read it, or one repeats it."""
     streamed = short(node) not in NOT_STREAMED
     too_many = len(node.users) > (MAX_STREAMED_READERS if streamed else 1)
     return too_many or (not streamed and _is_repeated(node, _count(node)))
 
 
 def _is_repeated(node: fx.Node, count: int) -> bool:
-    """Whether some reader has more elements than the value it reads."""
+    """Whether some reader, directly or through views, has more elements in a row than `count`, those of the value."""
     return any(
         user.op == "call_function"
         and isinstance(user.meta["val"], Tensor)
@@ -376,7 +383,7 @@ def _count(node: fx.Node) -> int:
 
 
 def _shared_by_all_heads(matrix: fx.Node) -> fx.Node:
-    """The matrix that is expanded over heads, where nothing else happens to it; else the value itself."""
+    """The matrix [inner, outer] of which a value is `unsqueeze(0).expand(heads, ...)`; else the value itself."""
     if matrix.op == "call_function" and short(matrix) == "expand":
         source = arguments(matrix)[0]
         if source.op == "call_function" and short(source) == "unsqueeze" and arguments(source)[1] == 0:

@@ -39,13 +39,13 @@ def short(node: fx.Node) -> str:
 
 
 def row_axis(node: fx.Node) -> int | None:
-    """The axis that holds the rows; None where a value has none, or where it holds features too."""
+    """The axis that holds the rows; None where a value has none or several, or where it holds features too."""
     value = node.meta["val"]
     return clean_row_axis(value) if has_rows(value) else None
 
 
 def dims(node: fx.Node) -> tuple[int | None, ...]:
-    """The sizes of a value's axes, None for the rows."""
+    """The sizes of a value's axes, None for the rows; a value without a clean row axis, or no tensor, is refused."""
     value = node.meta["val"]
     if not isinstance(value, Tensor):
         refuse(node)
@@ -56,7 +56,7 @@ def dims(node: fx.Node) -> tuple[int | None, ...]:
 
 
 def features(node: fx.Node) -> list[int]:
-    """The sizes of a value's axes without the rows."""
+    """The sizes of a value's axes without the row axis."""
     return [size for size in dims(node) if size is not None]
 
 
@@ -66,7 +66,7 @@ def dtype_of(node: fx.Node) -> torch.dtype:
 
 
 def refuse(node: fx.Node, why: str = "is not covered by kernels") -> NoReturn:
-    """Raise, with the operator, the value it is in, and the line of the user's code, as far as the trace knows them."""
+    """Raise an `EngineRefusal` with the operator, and its label and the user's line where the trace knows them."""
     parts = node.users if isinstance(node.meta.get("val"), (tuple, list)) else ()  # of several results each has a name
     label = next((one.meta["label"] for one in (node, *parts) if one.meta.get("label")), None)
     details = [f"in '{label}'"] if label else []
@@ -87,18 +87,21 @@ class LoweringContext(Protocol):
     ranges: dict[Variable, int]
 
     def at(self, node: fx.Node, index: Positions) -> Expression:
-        """The value of a node at an index: a load if it is in memory, else the operator's own expression."""
+        """The value of a node at an index: a load if it is in memory, else the operator's own expression.
+
+        A value that must be in memory is put there first: this may add blocks.
+        """
         ...
 
     def variables(self, sizes: Sequence[int], letter: str = "i") -> list[Index]:
-        """Loop variables for loops over these sizes; their ranges are noted."""
+        """Variables for loops over these sizes, as `loop_variables` gives them; `ranges` gets theirs."""
         ...
 
     def with_rows(self, node: fx.Node, indices: Sequence[Index]) -> Positions:
-        """An index of a node's value from those of its features: the row axis is put between them."""
+        """An index of a node's value from those of its features: None is put in at the row axis."""
         ...
 
 
 def cast(value: Expression, dtype: torch.dtype) -> Expression:
-    """A value in another type, where it has another."""
+    """The value converted to `dtype`; the value itself where it has that type."""
     return value if dtype_of_expression(value) == dtype else Apply("cast", (value,), dtype)

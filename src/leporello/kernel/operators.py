@@ -1,6 +1,6 @@
-"""`OPERATORS`: every operator that a kernel can hold, pointwise or a reduction, one row each.
+"""`OPERATORS`: every operator that a kernel can hold, pointwise or a reduction, one entry each.
 
-A row says what lowering, the interpreter and every target must know of an operator: its meaning in torch, what it
+An entry says what lowering, the interpreter and every target must know of an operator: its meaning in torch, what it
 costs, which types of numbers it takes. How a target spells it is written with the target; a contract test walks this
 table with the spellings of C, and fails on an operator without one or with a wrong one.
 """
@@ -27,10 +27,10 @@ class Operator:
     reduction    whether it reduces loops; its result is always materialised
     operands     how lowering prepares its operands: "cast" to the type of its value; compared in their "common" type;
                  or taken as they are, of "any" type
-    floats       whether it takes floating-point numbers
+    floats       whether it takes floating-point operands
     integers     on integers: None, it takes none; "same", one spelling serves both; "own", a target needs another
                  spelling; "identity", an integer is its own result, and lowering applies nothing
-    on_bools     the operator that stands for it on booleans
+    on_bools     the operator that replaces it on booleans; None: it serves itself
     """
 
     arity: int
@@ -47,7 +47,7 @@ class Operator:
 
 
 def _zero_for_zero_divisors(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """A division of integers that gives 0 where the divisor is 0; torch raises there."""
+    """Returns a division function that, on integers, gives 0 where the divisor is 0; torch's raises there."""
 
     def divide(one: Tensor, other: Tensor) -> Tensor:
         if one.is_floating_point():
@@ -59,7 +59,10 @@ def _zero_for_zero_divisors(function: Callable[[Tensor, Tensor], Tensor]) -> Cal
 
 
 def _first_position_of(extreme: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    """The first position of the largest or smallest element; of a NaN where there is one."""
+    """Returns argmax or argmin of the last axis: the first of equal elements; the first NaN where there is one.
+
+    extreme   torch.amax or torch.amin
+    """
 
     def position(value: Tensor) -> Tensor:
         best = extreme(value, -1, keepdim=True)
@@ -84,7 +87,7 @@ def _unchanged(value: Tensor) -> Tensor:
 
 
 def _function(meaning: Callable[[Tensor], Tensor]) -> Operator:
-    """A function of one floating-point number that takes many instructions."""
+    """The entry of a function of one floating-point number that takes many instructions: it is not streamed."""
     return Operator(1, meaning, streamed=False)
 
 

@@ -1,6 +1,6 @@
 """Values that are written part by part: concatenated, padded, or copied with one part replaced.
 
-A rule of `PARTIAL_WRITES` takes the operator and gives its writes in order; `lower` makes each a block of its own.
+A rule of `PARTIAL_WRITES` takes the operator and gives its writes in order; `lower` makes loops of each.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from leporello.loop.graph import arguments
 
 @dataclass(frozen=True)
 class PartialWrite:
-    """Loops over `sizes` that store a value at an index of the whole.
+    """One part of a value: loops over `sizes` that store an element of the part.
 
-    overwrites   whether an earlier write has stored something there
+    value        the element of the part, at the loops' variables
+    index        where it is stored: an index of the whole value
+    overwrites   whether an earlier write has stored something there, so that the order counts
     """
 
     sizes: tuple[int, ...]
@@ -31,14 +33,17 @@ class PartialWrite:
 
 
 def partial_writes_of(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
-    """The writes that a value is made of, in order."""
+    """The writes that the value of an operator of `PARTIAL_WRITES` is made of, in order."""
     return PARTIAL_WRITES[short(node)](context, node)
 
 
 def _whole(
     context: LoweringContext, node: fx.Node, like: fx.Node
 ) -> tuple[tuple[int, ...], Expression, list[Index | None]]:
-    """All of a value: loops over it, its expression in the type of another value, and the index in it."""
+    """A part in loops over all of it: the loops' sizes, its element in the type of `like`, and that element's index.
+
+    The index is a new list, which the caller changes to one of the whole value.
+    """
     sizes = tuple(features(node))
     places = context.with_rows(node, context.variables(sizes))
     return sizes, cast(context.at(node, places), dtype_of(like)), list(places)
@@ -52,7 +57,7 @@ def _axis(node: fx.Node, number: Any) -> int:
 
 
 def _concatenate(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
-    """cat, stack: parts one after the other along an axis."""
+    """cat, stack: parts one after the other along an axis; along that of the rows is refused."""
     axis = _axis(node, arguments(node)[1] if len(arguments(node)) > 1 else node.kwargs.get("dim", 0))
     begin = 0
     for part in arguments(node)[0]:
@@ -108,7 +113,7 @@ def _diagonal_scatter(context: LoweringContext, node: fx.Node) -> Iterator[Parti
 
 
 def _pad(context: LoweringContext, node: fx.Node) -> Iterator[PartialWrite]:
-    """A constant all over, then the value; a negative border cuts it short."""
+    """constant_pad_nd: the constant everywhere, then the argument; a negative border cuts it short."""
     source, borders = arguments(node)[:2]
     number: Any = arguments(node)[2] if len(arguments(node)) > 2 else 0
     count = len(dims(node))

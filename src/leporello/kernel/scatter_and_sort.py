@@ -1,7 +1,8 @@
 """Scatter, indexed assignment, sort and top-k, as sums and searches over all positions.
 
 A block of a kernel never writes to a computed position. So every target element searches the sources for those that go
-to it: as many comparisons as there are pairs of both. Sorts of more than MAX_SORT_LENGTH values are left to torch.
+to it: as many comparisons as there are pairs of both. Sorts of more than MAX_SORT_LENGTH values have no rule, and
+kernels refuse them. What a rule is: decomposition_rules.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ MAX_SORT_LENGTH = 256
 
 
 def _positions(size: int, axis: int, count: int, like: Tensor) -> Tensor:
-    """0, 1, 2, ... along one of so many axes."""
+    """0, 1, ..., size - 1 along `axis`, as a tensor of `count` axes, the others of size 1; on the device of `like`."""
     numbers = aten.arange.default(size, dtype=torch.int64, device=like.device)
     return aten.view.default(numbers, [size if place == axis else 1 for place in range(count)])
 
 
 def _choose(condition: Tensor, one: Any, other: Any) -> Tensor:
-    """where, with numbers too."""
+    """torch.where, whose choices may be Python numbers."""
     return torch.where(condition, one, other)
 
 
@@ -37,7 +38,11 @@ def _choose(condition: Tensor, one: Any, other: Any) -> Tensor:
 
 
 def _scatter(node: fx.Node) -> Callable[..., Any] | None:
-    """scatter, scatter_add: along an axis `index` says where each source goes; of several the last stays there."""
+    """scatter, scatter_add: `index` says where along an axis each source goes.
+
+    Of several sources for one element, scatter takes the last and scatter_add adds them all. None where there is a
+    `reduce`, or `index` and the target differ in the size of another axis.
+    """
     target, axis, index = arguments(node)[:3]
     axis = int(axis) % len(dims(index))
     others = [place for place in range(len(dims(index))) if place != axis]
@@ -68,7 +73,7 @@ def _scatter(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _index_add(node: fx.Node) -> Callable[..., Any] | None:
-    """The same with one list of positions for all."""
+    """index_add: one list of positions along an axis serves all other axes; None where that axis holds the rows."""
     if dims(node)[int(arguments(node)[1]) % len(dims(node))] is None:
         return None
 
@@ -85,7 +90,11 @@ def _index_add(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _index_put(node: fx.Node) -> Callable[..., Any] | None:
-    """target[:, numbers] = values: tensors of numbers stand for adjacent axes."""
+    """index_put: target[:, numbers] = values, where integer tensors index adjacent axes.
+
+    Of several values for one element the last is taken; all are added where it accumulates.
+    None for a mask, for axes that are not adjacent, for the row axis, and where the indices differ from row to row.
+    """
     target, indices = arguments(node)[:2]
     chosen = [axis for axis, numbers in enumerate(indices) if numbers is not None]
     if chosen != list(range(chosen[0], chosen[0] + len(chosen))) or any(
@@ -132,7 +141,10 @@ def _index_put(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _sort(node: fx.Node) -> Callable[..., Any] | None:
-    """A value's rank is the number of values before it; NaN counts as the largest, equal ones keep their order."""
+    """sort, topk: an element's rank is the number of elements before it; the rule gives elements and their positions.
+
+    NaN counts as the largest, equal elements keep their order. None for the row axis, and for long axes.
+    """
     source = arguments(node)[0]
     count = len(dims(source))
     few = short(node) == "topk"
@@ -172,7 +184,7 @@ def _sort(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _roll(node: fx.Node) -> Callable[..., Any] | None:
-    """roll: the end is put in front of the beginning."""
+    """roll: the end is put in front of the beginning; None along the row axis, and where no axis is given."""
     axes = arguments(node)[2] if len(arguments(node)) > 2 else []
     if not axes or any(dims(node)[axis] is None for axis in axes):
         return None
@@ -190,6 +202,7 @@ def _roll(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _unguarded(node: fx.Node) -> Callable[..., Any]:
+    """The operator with bounds checks that an unsafe one stands for."""
     return {"_unsafe_index": aten.index.Tensor, "_unsafe_index_put": aten.index_put.default}[short(node)]
 
 

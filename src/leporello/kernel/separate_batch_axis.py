@@ -30,7 +30,11 @@ RESHAPES = {"view", "_unsafe_view", "reshape", "_reshape_alias", "flatten", "unf
 
 
 def separate_batch_axis(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
-    """A copy of a graph with every axis of rows and features split, as far as possible."""
+    """A copy of a graph in which each axis that merges rows and features is split, as far as possible.
+
+    graph    its first placeholder is the number of rows
+    family   the fake tensors with which it was traced
+    """
     graph, _ = copied(graph)
     separation = _Separation(graph, family)
     for node in [node for node in graph.nodes if node.op == "call_function"]:
@@ -41,9 +45,10 @@ def separate_batch_axis(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
 
 
 class _Separation:
-    """A graph while its merged axes are split.
+    """A graph while its merged axes are split, in place.
 
-    factored   for each value with a merged axis, the value with its factors as axes
+    rows       the node of the number of rows, an argument of views
+    factored   for each value with a merged axis, the same value with every factor as an axis of its own
     """
 
     def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
@@ -52,7 +57,10 @@ class _Separation:
         self.factored: dict[fx.Node, Factored] = {}
 
     def visit(self, node: fx.Node) -> None:
-        """Split the merged axis of a value, or compute a value without one from the split ones."""
+        """Note the split form of a value with a merged axis; replace a value without one that is made of such values.
+
+        A value that no rule fits stays as it is.
+        """
         value = node.meta["val"]
         merged = isinstance(value, Tensor) and has_rows(value) and clean_row_axis(value) is None
         if not merged and not any(source in self.factored for source in node.all_input_nodes):
@@ -78,7 +86,7 @@ class _Separation:
         return call(self.graph, self.family, target, *args, **options)
 
     def factors_of(self, node: fx.Node) -> Factored | None:
-        """A value with its factors as axes; None where rows and features could not be split."""
+        """A value with its factors as axes, which is the value itself where none is merged; None if not split."""
         if node in self.factored:
             return self.factored[node]
         value = node.meta["val"]
@@ -88,16 +96,16 @@ class _Separation:
         return node, tuple((None,) if axis == rows else (int(size),) for axis, size in enumerate(value.shape))
 
     def sizes(self, axes: AxisFactors) -> list[Any]:
-        """One size per axis, where no axis is merged."""
+        """The shape of a value without a merged axis, as arguments of a view: the node `rows` for the rows."""
         return [self.rows if factors == (None,) else math.prod(size or 1 for size in factors) for factors in axes]
 
     def viewed(self, node: fx.Node, factors: Sequence[int | None]) -> fx.Node:
-        """A value in another shape: features are merged and split, the rows stay an axis of their own."""
+        """A value in the shape `factors`, None for the rows: features are merged and split, the rows stay one axis."""
         contiguous = self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
         return self.call(aten.view.default, contiguous, [self.rows if f is None else f for f in factors])
 
     def broadcastable(self, value: Factored, axes: AxisFactors) -> fx.Node | None:
-        """A value in a shape that broadcasts to these axes, split as they are; None where that cannot be."""
+        """A value with its axes split as `axes` are, so that it broadcasts to them; None where that cannot be."""
         node, present = value
         shape: list[int | None] = []
         for factors, wanted in zip(present, axes[len(axes) - len(present) :], strict=True):
@@ -113,7 +121,7 @@ class _Separation:
 
 
 def _product(factors: Factors) -> int:
-    """Of the features among some factors."""
+    """The product of the features among some factors; rows count as 1."""
     return math.prod(1 if size is None else size for size in factors)
 
 
@@ -122,7 +130,7 @@ def _flat(axes: Sequence[Factors]) -> Factors:
 
 
 def _positions(axes: AxisFactors, chosen: Sequence[int]) -> list[int]:
-    """Of the factors of some axes, among all factors."""
+    """Where the factors of the axes `chosen` are among the factors of all axes."""
     starts = [sum(map(len, axes[:axis])) for axis in range(len(axes))]
     return [starts[axis] + place for axis in chosen for place in range(len(axes[axis]))]
 
@@ -147,7 +155,12 @@ def _reshape(separation: _Separation, node: fx.Node) -> Factored | None:
 
 
 def _take_factors(remaining: list[int | None], size: Any, rows: Any) -> Factors | None:
-    """Take the factors of an axis of this size off the front of the remaining ones; a feature may have to be split."""
+    """Take the factors of an axis of this size off the front of `remaining`, in place; None where they do not fit.
+
+    A feature is split where the axis needs only a part of it.
+
+    size   a number, or a symbolic multiple of `rows`, the symbol of the number of rows
+    """
     needs_rows = not isinstance(size, int)
     rest = _multiple_of_rows(size, rows) if needs_rows else size
     factors: list[int | None] = []
@@ -171,7 +184,7 @@ def _take_factors(remaining: list[int | None], size: Any, rows: Any) -> Factors 
 
 
 def _multiple_of_rows(size: Any, rows: Any) -> int:
-    """By which number the rows are multiplied in a symbolic size."""
+    """The factor of `rows` in a symbolic size."""
     return int((size.node.expr / rows.node.expr).simplify())
 
 
@@ -253,7 +266,7 @@ def _expand(separation: _Separation, node: fx.Node) -> Factored | None:
 
 
 def _multiply(separation: _Separation, node: fx.Node) -> Factored | None:
-    """mm, bmm: rows and heads with a matrix that is one for all, or two values of a row."""
+    """mm of rows and heads with one invariant matrix, on either side; bmm along a merged axis, as a sum of products."""
     one, other = (separation.factors_of(argument) for argument in arguments(node))
     if one is None or other is None:
         return None
@@ -281,8 +294,11 @@ def _multiply(separation: _Separation, node: fx.Node) -> Factored | None:
 
 
 def _by_matrix(separation: _Separation, left: fx.Node, axes: AxisFactors, matrix: fx.Node, outer: Factors) -> Factored:
-    """Add [rows and heads, k] times [k, n], every head times the same matrix, as a product with the heads in front; the
-    new value, and the factors of its axes."""
+    """Add [rows and heads, k] times [k, n] to the graph, as a bmm with the heads in front; all share the matrix.
+
+    left    the value with its factors as axes, `axes` the factors of its two axes
+    outer   the factors of n
+    """
     front = axes[0]
     heads = [place for place, size in enumerate(front) if size is not None]
     count, inner = _product(front), _product(axes[1])

@@ -24,12 +24,12 @@ ViewRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
 
 def same_value(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """The first argument, in the operator's type."""
+    """The first argument at the same index, in the operator's type."""
     return cast(context.at(arguments(node)[0], index), dtype_of(node))
 
 
 def broadcast(source: fx.Node, index: Positions | list[Index | None]) -> list[Index | None]:
-    """The index of a value that is broadcast to a larger shape, from an index of that shape."""
+    """The index of a value that is broadcast to a larger shape, from an index of that shape; None for the rows."""
     sizes = dims(source)
     behind = index[len(index) - len(sizes) :]
     return [
@@ -39,7 +39,7 @@ def broadcast(source: fx.Node, index: Positions | list[Index | None]) -> list[In
 
 
 def _by_index(rule: IndexRule) -> ViewRule:
-    """From a rule for an index to a rule for a view: its value is its argument's, at the index that the rule gives."""
+    """Returns the rule of a view: its value is its argument's, at the index that `rule` gives."""
 
     def view(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
         return context.at(arguments(node)[0], tuple(rule(node, list(index))))
@@ -85,7 +85,7 @@ def _expand(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
 
 
 def _broadcast_in_dim(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    """Each axis of the source becomes the axis that `order` names."""
+    """broadcast_in_dim: axis n of the source becomes axis order[n] of the result."""
     source: Any = arguments(node)[0]
     order: Any = arguments(node)[2]
     return [
@@ -133,7 +133,7 @@ def _flip(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
 
 
 def _unfold(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    """The last axis runs within a window, `axis` from window to window."""
+    """unfold: the last axis runs within a window, `axis` from window to window."""
     axis, step = int(arguments(node)[1]) % (len(index) - 1), int(arguments(node)[3])
     within = index.pop() or Index()
     if index[axis] is None:
@@ -143,7 +143,7 @@ def _unfold(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
 
 
 def _diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
-    """The last axis runs along two of the source's."""
+    """diagonal: the last axis runs along two axes of the source at once."""
     options = arguments(node)
     source: fx.Node = options[0]
     count = len(dims(source))
@@ -157,7 +157,7 @@ def _diagonal(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
 
 
 def _getitem(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """One result of a split."""
+    """getitem: one result of an operator of `SPLITS`; of other operators with several results it is refused."""
     split: Any = arguments(node)[0]
     name, number = short(split), int(arguments(node)[1])
     if name not in SPLITS:
@@ -182,7 +182,7 @@ def _getitem(context: LoweringContext, node: fx.Node, index: Positions) -> Expre
 
 
 def _reshape(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """Axes before the rows, and axes behind them, are merged and split, each side for itself."""
+    """view, reshape, ...: axes before the rows, and axes behind them, are merged and split, each side for itself."""
     source = arguments(node)[0]
     assert isinstance(source, fx.Node)
     if dtype_of(source) != dtype_of(node):
@@ -228,7 +228,7 @@ def _as_strided(context: LoweringContext, node: fx.Node, index: Positions) -> Ex
 
 
 def _copy(context: LoweringContext, node: fx.Node, index: Positions) -> Expression:
-    """The second argument in the shape and type of the first."""
+    """copy: the second argument, broadcast to the shape of the first and in its type."""
     source = arguments(node)[1]
     return cast(context.at(source, tuple(broadcast(source, index))), dtype_of(node))
 

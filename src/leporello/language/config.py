@@ -28,8 +28,10 @@ def _option(
 ) -> Any:
     """A field of `Config` with what commands and checks need to know about it.
 
-    least   the smallest allowed value
-    below   allowed values are smaller than this
+    group     the table in a TOML file, and the panel in the help of commands
+    choices   the allowed values; empty: any
+    least     the smallest allowed value
+    below     allowed values are smaller than this
     """
     metadata = {"group": group, "help": help, "choices": choices, "least": least, "below": below}
     return dataclasses.field(default=default, metadata=metadata)
@@ -151,7 +153,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def toml_of(config: Config) -> str:
-    """All keys with their values, and the help of each as a comment."""
+    """A configuration as TOML: all keys with their values, and the help of each as a comment."""
     try:
         import tomli_w  # here, because `import leporello` needs torch alone
     except ImportError as error:

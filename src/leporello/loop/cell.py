@@ -126,8 +126,10 @@ def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _device_and_dtype(x: Any) -> dict[str, Any]:
-    """Options for `initial_state` from the first tensor of an input: its device, and its dtype, None where it holds
-    integers; none without a tensor."""
+    """The arguments `device` and `dtype` of `initial_state`, from the first tensor of an input; {} without a tensor.
+
+    An integer input says nothing about the state's dtype, which is then None.
+    """
     for leaf in leaves_of(x):
         if isinstance(leaf, Tensor):
             floats = leaf.is_floating_point() or leaf.is_complex()
@@ -136,7 +138,8 @@ def _device_and_dtype(x: Any) -> dict[str, Any]:
 
 
 def features_of(cell: nn.Module) -> int | None:
-    """How many features a built-in cell reads; None for a user's cell, whose `inputs` may mean anything."""
+    """How many features a built-in cell, or a subclass of one, reads; None for other cells, whose `inputs` may mean
+    anything."""
     inputs = getattr(cell, "inputs", None)
     return inputs if isinstance(inputs, int) and _is_built_in(type(cell)) else None  # type: ignore[arg-type]
 
@@ -147,7 +150,10 @@ def _is_built_in(kind: type) -> bool:
 
 
 def refuse_row(cell: nn.Module, x: Any, state: Any) -> None:
-    """Refuse an input of a built-in cell that is not one step, [batch, features]."""
+    """Refuse an input of a built-in cell that is not one step, [batch, features]; other cells may read anything.
+
+    [features] alone is accepted if a state is passed with it.
+    """
     features = features_of(cell)
     if features is None:
         return
@@ -180,7 +186,11 @@ def refuse_row(cell: nn.Module, x: Any, state: Any) -> None:
 
 
 def may_be_sequence(x: Any, state: Any) -> bool:
-    """Whether the input has an axis more than one step's would have: more than any state leaf."""
+    """Whether an input may be a whole sequence: it has more than two axes, and more than any state leaf.
+
+    The first tensor of the input counts. An integer tensor counts one axis more, because a class index stands for a
+    vector of features. A PackedSequence always is a sequence.
+    """
     first = x if isinstance(x, Tensor) else next((leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor)), None)
     if first is None:
         return False
@@ -191,7 +201,10 @@ def may_be_sequence(x: Any, state: Any) -> bool:
 
 
 def refuse_sequence(cell: nn.Module, x: Any, state: Any) -> None:
-    """Refuse an input whose second axis, and not its first, has the size of the state's batch: a sequence."""
+    """Refuse an input whose second axis, and not its first, has the size of the state's batch: a sequence.
+
+    For inputs that pass `may_be_sequence`, which have at least two axes.
+    """
     first = next(leaf for leaf in leaves_of(x) if isinstance(leaf, Tensor))
     batch = batch_of(state)
     if isinstance(x, PackedSequence) or (batch is not None and first.shape[0] != batch and first.shape[1] == batch):
@@ -199,7 +212,10 @@ def refuse_sequence(cell: nn.Module, x: Any, state: Any) -> None:
 
 
 def gained_an_axis(result: Any, state: Any) -> bool:
-    """Whether a leaf of the next state has more axes than before the step."""
+    """Whether a leaf of the next state has more axes than before the step.
+
+    result   what the step returned; False unless it is a pair (output, next state)
+    """
     if not isinstance(result, tuple) or len(result) != 2:
         return False
     pairs = zip(leaves_of(result[1]), leaves_of(state), strict=False)
@@ -220,7 +236,7 @@ Value = TypeVar("Value", bound=Tensor)
 
 
 class _Collectors(threading.local):
-    """The tables that `named` fills, of this thread; empty unless a trace or a recording is running."""
+    """The dicts that `named` fills, a list per thread; empty unless a trace or a recording is running."""
 
     def __init__(self) -> None:
         self.tables: list[dict[str, Tensor]] = []

@@ -91,8 +91,9 @@ _MAKE_IT_STATE = (
 
 
 class NoWrites(TorchDispatchMode):
-    """While active, an operator that writes to one of these tensors, or to a view of one, is refused.
+    """While active, an operator that writes to one of the given tensors, or to a view of one, is refused.
 
+    tensors      by the name that the error gives them
     saw_writes   whether an operator has written to any other tensor
     """
 
@@ -125,7 +126,10 @@ def _write_refusal(name: str) -> UntraceableStep:
 
 
 def tensors_of(cell: nn.Module) -> dict[str, Tensor | None]:
-    """The parameters and buffers of a cell, by full name; a shared one under each of its names."""
+    """The parameters and buffers of a cell, by full name; a shared one under each of its names.
+
+    None for a name that is registered without a tensor.
+    """
     return {
         f"{path}.{name}" if path else name: value
         for path, module in cell.named_modules()
@@ -143,7 +147,10 @@ def refuse_replaced(cell: nn.Module, before: Mapping[str, Tensor | None]) -> Non
 
 @contextmanager
 def attributes_unchanged(cell: nn.Module) -> Iterator[None]:
-    """Restore attributes that a step sets, and refuse the step by the name of one."""
+    """Restore the attributes that a step has set while the block ran, and refuse the step by the name of one.
+
+    Lists, dicts and sets are restored with their items. An error of the block itself passes.
+    """
     before = {path: (module, _contents(vars(module))) for path, module in cell.named_modules()}
     try:
         yield
@@ -173,7 +180,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _restore_all(before: Mapping[str, tuple[nn.Module, _Contents]]) -> str | None:
-    """Restore every attribute; the name of one that had changed, None if none had."""
+    """Restore every attribute, and return the name of one that had changed; None if none had."""
     changed = None
     for path, (module, old) in before.items():
         names = [
@@ -185,7 +192,7 @@ def _restore_all(before: Mapping[str, tuple[nn.Module, _Contents]]) -> str | Non
 
 
 def _restore(module: nn.Module, name: str, old: _Contents) -> bool:
-    """Restore one attribute; whether it had changed."""
+    """Restore one attribute, and return whether it had changed."""
     if name not in old:
         del module.__dict__[name]
         return True

@@ -20,10 +20,11 @@ from leporello.loop.port import Port
 
 
 class Draft:
-    """A copy of a Loop's graph that can be changed.
+    """A copy of a Loop's graph that can be changed; the Loop stays as it is.
 
     inputs, outputs   pairs of port and node, in order; edit `outputs` freely, add inputs with `add_input`
     copies            for each node of the Loop its copy here
+    rows              the placeholder for the number of rows
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -46,12 +47,15 @@ class Draft:
         self.outputs = [(port, node if (port.kind, port.name) == (kind, name) else old) for port, old in self.outputs]
 
     def replace(self, node: fx.Node, instead: fx.Node) -> None:
-        """Use another value wherever this one is used, as a result too."""
+        """Use another value wherever this one is used, as a result too.
+
+        Only `instead` itself may go on reading the node. A node without readers is removed by `close`.
+        """
         node.replace_all_uses_with(instead, delete_user_cb=lambda user: user is not instead)
         self.outputs = [(port, instead if old is node else old) for port, old in self.outputs]
 
     def add_input(self, port: Port) -> fx.Node:
-        """Add an input behind the others; its placeholder."""
+        """Add an input behind the others, and return its placeholder."""
         last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
         with self.graph.inserting_after(last):
             node = self.graph.placeholder(port.name.replace(".", "_"))
@@ -61,26 +65,30 @@ class Draft:
         return node
 
     def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
-        """Add an operator at the point of insertion: the end, unless inside `before` or `after_inputs`."""
+        """Add an operator and return its node; it goes to the end of the graph, unless in a block of `before` or
+        `after_inputs`."""
         return call(self.graph, self.family, target, *args, **options)
 
     def before(self, node: fx.Node) -> Any:
-        """Insert in front of a node, while the block runs."""
+        """A context manager: operators are inserted in front of this node while its block runs."""
         return self.graph.inserting_before(node)
 
     def after_inputs(self) -> Any:
-        """Insert in front of the first operator, while the block runs."""
+        """A context manager: operators are inserted in front of the first operator while its block runs."""
         last = [node for node in self.graph.nodes if node.op == "placeholder"][-1]
         return self.graph.inserting_before(last.next)
 
     def spread(self, node: fx.Node, like: fx.Node) -> fx.Node:
-        """A [rows] value with as many axes of size one behind it as `like` has features."""
+        """A value [rows] as [rows, 1, ...], with as many axes as `like`, so that it is broadcast over features."""
         for _ in range(like.meta["val"].dim() - 1):
             node = self.call(torch.ops.aten.unsqueeze.default, node, -1)
         return node
 
     def close(self, **changes: Any) -> Loop:
-        """The edited Loop, without operators that no output depends on."""
+        """The edited Loop, without operators that no output depends on. The draft must not be used any more.
+
+        changes   new values for other fields of the Loop
+        """
         self.graph.output(tuple(node for _, node in self.outputs))
         self.graph.eliminate_dead_code()
         self.graph.lint()
@@ -94,7 +102,7 @@ class Draft:
 def trace_function(
     function: Callable[..., Any], values: Sequence[Tensor], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph of function(rows, *values), and the constant tensors it refers to.
+    """The graph of function(rows, *values), and by name the constant tensors in it, which are its last placeholders.
 
     values   fake tensors of the family
     """
@@ -104,9 +112,9 @@ def trace_function(
 
 
 def append_graph(draft: Draft, graph: fx.Graph, values: Sequence[fx.Node]) -> list[fx.Node]:
-    """Append a traced graph to a draft's, and return the nodes of its results.
+    """Append a traced graph without constants to a draft's, and return the nodes of its results.
 
-    values   nodes of the draft that are the function's arguments
+    values   nodes of the draft that are the function's arguments, behind the number of rows
     """
     copies = dict(zip(placeholders(graph), [draft.rows, *values], strict=True))
     for node in graph.nodes:

@@ -73,7 +73,8 @@ def _integers(draw: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
 class Rule:
     """A random operator as a function of a draw.
 
-    distribution   of the draw, which has the shape of the operator's result
+    distribution   of the draw. Its shape is that of the operator's tensor arguments, broadcast; without any, the size
+                   that the operator is called with
     value          value(draw, *the operator's own arguments) -> the result
     in_place       whether the operator writes the result to its first argument
     """
@@ -118,8 +119,8 @@ def _integer_dtype(options: dict[str, Any]) -> torch.dtype:
 class Drawing(TorchDispatchMode):
     """While active, random operators take their numbers from `source(draw)` instead of a generator.
 
-    Results of operators under `torch.no_grad()` are detached, so that a graph traced meanwhile shows that no gradient
-    passes.
+    A random operator without a rule in `DRAW_RULES` is refused. Results of operators under `torch.no_grad()` are
+    detached, so that a graph traced meanwhile shows that no gradient passes.
     """
 
     def __init__(self, source: Callable[[Draw], Tensor]) -> None:
@@ -148,7 +149,7 @@ def _value_of_draw(rule: Rule, source: Callable[[Draw], Tensor], func: Any, args
 
 
 def _draw_shape(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], torch.dtype, torch.device]:
-    """Shape, dtype and device of the random numbers an operator needs."""
+    """Shape, dtype and device of the random numbers an operator needs; float32 for an operator on integers."""
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     if tensors:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors)) if len(tensors) > 1 else tensors[0].shape

@@ -54,7 +54,8 @@ class _OperatorCache(dict[Any, Any]):
 class FakeTensorFamily:
     """One symbol for the number of rows, and fake tensors with that symbol in their shapes.
 
-    feature_sizes   sizes that the symbol's hint must differ from
+    feature_sizes   sizes that the symbol's hint must differ from. torch assumes the hint where a step decides by the
+                    number of rows; the batch can then still be told from other axes by its size
     rows            a number instead of the symbol, for a step that depends on the number
     """
 
@@ -85,7 +86,7 @@ class FakeTensorFamily:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Operators on tensors of this family compute shapes only."""
+        """While the block runs, operators on tensors of this family compute shapes only."""
         with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would read the batch
             yield
 
@@ -100,9 +101,10 @@ class FakeTensorFamily:
             return make_fx(lazily, decomposition_table=decompositions)(*arguments)
 
     def graph_of(self, function: Callable[..., Any], *arguments: Any, decompositions: Any = None) -> fx.GraphModule:
-        """The same without operators that write in place: where there are some, a second trace makes them functional.
+        """The graph of function(*arguments), as of `traced`, but without operators that write in place.
 
-        Not at once, because torch's functional wrappers cost as much as all the rest.
+        Where there are some, a second trace makes them functional. That is not done in the first one because torch's
+        functional wrappers cost as much as all the rest.
         """
         module = self.traced(function, *arguments, decompositions=decompositions)
         if not any(map(writes_in_place, module.graph.nodes)):
@@ -139,12 +141,18 @@ def writes_in_place(node: fx.Node) -> bool:
 
 
 def row_axes(value: Tensor) -> list[int]:
-    """The axes of a fake tensor whose size is the number of rows, or a multiple of it."""
+    """The axes of a fake tensor whose size is the symbol for the number of rows, or a multiple of it.
+
+    Empty where the family has a number instead of the symbol.
+    """
     return [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
 
 
 def clean_row_axis(value: Any) -> int | None:
-    """The one axis whose size is the number of rows; None if there is none, several, or one merged with features."""
+    """The one axis whose size is the symbol for the number of rows.
+
+    None if there is none or several, if it is merged with features (a multiple of the symbol), and for no tensor.
+    """
     if not isinstance(value, Tensor):
         return None
     axes = row_axes(value)

@@ -53,7 +53,11 @@ def call(
     name: str | None = None,
     **options: Any,
 ) -> fx.Node:
-    """Add an operator to a graph at its point of insertion, with the fake tensor of its value."""
+    """Add an operator to a graph at its point of insertion, with the fake tensor of its value, and return its node.
+
+    args, options   of the operator: nodes and constants
+    name            of the node; by default fx chooses one
+    """
     node = graph.create_node("call_function", target, args, options, name=name)
     values = fx.map_arg((args, options), lambda arg: arg.meta["val"])
     with family.active(), torch.no_grad():
@@ -64,7 +68,7 @@ def call(
 def key_of(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Hashable:
     """A key that two operators share if they compute the same: the target and its arguments.
 
-    numbers   for each value that may be an argument a number, the same for equal values
+    numbers   the value numbers of all values that may be arguments: equal values have the same
     """
     return (node.target, _frozen(node.args, numbers), _frozen(node.kwargs, numbers))
 
@@ -159,8 +163,9 @@ TAKES_OUT = {
 def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int] | None = None) -> Callable[..., Any]:
     """The graph as a Python function of its placeholders that returns the tuple of its results.
 
-    placed   results that are written to memory the caller passes, one more argument each, behind the others
-    order    the placeholders in the order of the arguments
+    placed   indices, among those of `placeable`, of results that are written to memory the caller passes: one more
+             argument each, behind the others
+    order    indices of the placeholders in the order of the arguments; by default the graph's own
     """
     copy, _ = copied(graph)
     for node in copy.nodes:
@@ -182,7 +187,10 @@ def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int
 
 
 def placeable(graph: fx.Graph) -> list[int]:
-    """Indices of the results of a graph that can be written to memory the caller passes."""
+    """Indices of the results of a graph that can be written to memory the caller passes.
+
+    Their operator has an argument `out`, and their first axis is the rows. Of equal results only the first counts.
+    """
     indices: list[int] = []
     seen: set[fx.Node] = set()
     for index, node in enumerate(results(graph)):

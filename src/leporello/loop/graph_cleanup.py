@@ -22,10 +22,12 @@ aten = torch.ops.aten
 
 
 def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> dict[str, Tensor]:
-    """Clean a traced graph in place, and return its constants, which become placeholders behind the others.
+    """Clean a traced graph in place, and return its constants by name, which become placeholders behind the others.
 
-    Copies onto new memory, slices of everything and aliases become their source; `detach` becomes `stop`; writes back
-    to inputs are removed.
+    Copies onto new memory, slices of everything and aliases become their source; `zeros_like` and its kind become
+    `full`, which reads no value; `detach` becomes `stop`; writes back to inputs are removed.
+
+    module   what make_fx returned, which holds the constants; the graph is a copy of its own
     """
     constants = _constants_as_placeholders(graph, module, family)
     for node in list(graph.nodes):
@@ -58,7 +60,7 @@ def _constants_as_placeholders(graph: fx.Graph, module: fx.GraphModule, family: 
 
 
 def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> Any:
-    """Another value that equals a node's, made simpler; None if there is none."""
+    """A value that equals a node's and is simpler, added to the graph where needed; None if there is none."""
     if node.target in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.alias.default):
         return node.args[0]
     if node.target is aten.slice.Tensor and _takes_everything(node):
@@ -133,7 +135,11 @@ def label_values(
 ) -> None:
     """Label the values of a graph, and rename its nodes after the labels.
 
-    Inputs get the names of their ports, `named` values the user's names; others keep the name of their operator.
+    Inputs get the names of their ports, `named` values the user's names; others keep the name of their operator. The
+    graph is changed in place: the label is `meta["label"]`.
+
+    inputs, placeholders   the ports and their nodes, without the number of rows
+    named                  values by the user's name
     """
     for port, node in zip(inputs, placeholders, strict=True):
         node.meta["label"] = port.name

@@ -46,6 +46,7 @@ class Loop:
     constants           values of invariants that belong to the step itself
     batch_interaction   why rows of the batch influence each other, in a sentence; None if they do not
     last_step_outputs   names of outputs that are computed at the last step only, such as those of a summary
+    signature           None for a Loop that no user calls, such as that of a gradient
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Do rows of a batch influence each other? Only the engine `reference` runs such a step.
+"""Whether rows of a batch influence each other: seen in the graph, or by a numerical test of rows together and alone.
 
-Known shortcoming: a dependence that vanishes for the present parameters (a gain of zero) is not seen by the test.
+Only the engine `reference` runs such a step. Known shortcoming: the test does not see a dependence that vanishes for
+the present parameters (a gain of zero).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _TOLERANCE = {  # relative to the largest value: products of one row and of thre
 def why_rows_interact(
     loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
 ) -> str | None:
-    """Why rows of a batch influence each other, in a sentence; None if they do not."""
+    """Why rows of a batch influence each other, in a sentence; None if they do not.
+
+    sequences, states   name and value of each input leaf that the step was traced with
+    """
     if loop.family.batch_is_concrete():
         return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
     used = _row_count_as_number(loop)
@@ -76,7 +80,11 @@ def _holds(argument: Any, nodes: set[fx.Node]) -> bool:
 def _differs_alone(
     loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
 ) -> str | None:
-    """Run three rows together and each alone, on random numbers (integers as they came), and compare."""
+    """Run three rows together and each alone: in a sentence, which output differs; None if none does.
+
+    Inputs are random, but for integers, which are those of the traced call. None, without a test, where the value of an
+    invariant is not known.
+    """
     if any(port.kind == "invariant" and loop.invariant(port.name) is None for port in loop.inputs):
         return None
     examples = {("sequence", name): leaf for name, leaf in sequences} | {("state", name): leaf for name, leaf in states}

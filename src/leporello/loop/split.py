@@ -28,8 +28,8 @@ Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have eve
 def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Split:
     """Part a loop into stages: what runs step by step, and what runs on all steps at once.
 
-    drawn_in   operators that may run inside although they need not, where an inside reads their result or computes
-               their argument: fused into the inside they save a pass over memory
+    drawn_in   whether an operator may run inside although it need not, where an inside reads its result or computes
+               its argument: fused into the inside it saves a pass over memory. By default none may
     """
     loop = _one_class_per_operator(part(loop))
     kinds = classes(loop)
@@ -67,7 +67,11 @@ def _one_class_per_operator(loop: Loop) -> Loop:
 
 
 def _arguments_for(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
-    """The arguments of an operator of which only some results are read; `output_mask` then excludes the others."""
+    """The arguments of an operator of which only some results are read; `output_mask`, where it has one, excludes the
+    others.
+
+    takers   the `getitem` nodes that take the results which are read
+    """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.arguments or schema.arguments[-1].name != "output_mask":
         return arguments(node)
@@ -76,7 +80,12 @@ def _arguments_for(node: fx.Node, takers: list[fx.Node]) -> tuple[Any, ...]:
 
 
 def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Callable[[fx.Node], bool]) -> Places:
-    """The stage of each varying value: insides in their order, the rest at once and as late as possible."""
+    """The stage of each varying value, inputs other than states left out.
+
+    Insides come in their order; the rest runs at once and as late as possible, unless it is drawn in.
+
+    order   the components of `varying_components`; those of more than one value are the insides
+    """
     insides = [component for component in order if len(component) > 1]
     place = {node: 2 * index + 1 for index, component in enumerate(insides) for node in component}
     leaving: dict[fx.Node, list[fx.Node]] = {}
@@ -99,14 +108,17 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Ca
 
 
 def _place_results_with_operators(loop: Loop, place: Places) -> None:
-    """Move each of several results of an operator to the stage of the operator."""
+    """Change `place` so that the results of an operator with several (`getitem`) are in the stage of the operator."""
     for node in loop.nodes:
         if is_getitem(node) and node in place:
             place[node] = place[arguments(node)[0]]
 
 
 def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
-    """Move operators that read results of an inside into it, except views and matrix products."""
+    """Change `place` so that operators which read results of an inside, and may be drawn in, are in that inside.
+
+    Views and matrix products stay at once.
+    """
     for component in order:
         node = component[0]
         if place.get(node, 1) % 2 or is_view(node) or is_getitem(node) or is_matrix_product(node) or not drawn_in(node):
@@ -117,7 +129,7 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
 
 
 def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:
-    """Write every value into the graph of its stage; stages that others read nothing of are left out."""
+    """The stages, each with the graph of its values; those that are no inside and write nothing are left out."""
     insides = sum(len(component) > 1 for component in order)
     once, finish = StageGraphs("once", loop, kinds), StageGraphs("finish", loop, kinds)
     timed = [StageGraphs("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
@@ -144,7 +156,7 @@ def _when_complete(node: fx.Node, place: Places) -> int:
 def _write_results(
     loop: Loop, kinds: Classes, place: Places, once: StageGraphs, timed: list[StageGraphs], finish: StageGraphs
 ) -> None:
-    """Make each result of the loop an output of the stage that computes it."""
+    """Make each result of the loop an output of the stage that computes it: changes the stages' graphs."""
     for port, node in zip(loop.outputs, loop.results, strict=True):
         if port.kind == "state" and place.get(loop.delays[port.name][1], 0) % 2:
             continue  # an inside returns its next states anyway
@@ -163,7 +175,7 @@ def _write_results(
 def _write_what_stages_read(
     kinds: Classes, place: Places, once: StageGraphs, timed: list[StageGraphs], finish: StageGraphs
 ) -> None:
-    """Make each value that a stage reads an output of the stage that computes it."""
+    """Make each value that a stage reads an output of the stage that computes it: changes the stages' graphs."""
     for writer in (finish, *timed):
         for node in writer.reads:
             if node in place and not writer.has_initial(node):
@@ -178,7 +190,11 @@ aten = torch.ops.aten
 
 
 def part(loop: Loop) -> Loop:
-    """Give every piece of a concatenated row its own product, where only some pieces depend on a state."""
+    """Replace [x, h] W by x W1 + h W2, where W is an invariant and only some of the concatenated values depend on a
+    state.
+
+    The product of the others then leaves the cycle. A Loop without such products is returned as it is.
+    """
     if not any(_concatenated(node) for node in loop.nodes):
         return loop
     draft = Draft(loop)
@@ -194,7 +210,7 @@ def part(loop: Loop) -> Loop:
 
 
 def _concatenated(node: fx.Node) -> list[fx.Node]:
-    """The pieces of the row that a product multiplies, [] if it does not multiply a concatenated row."""
+    """The values whose concatenation along features is the left factor of a matrix product; [] for other nodes."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return []
     row = arguments(node)[-2]
@@ -213,7 +229,10 @@ def _state_dependent(draft: Draft) -> set[fx.Node]:
 
 
 def _sum_of_products(draft: Draft, node: fx.Node, pieces: list[fx.Node], dependent: set[fx.Node]) -> fx.Node:
-    """The sum of the pieces' products, with the bias first and the pieces that depend on a state last."""
+    """The sum of the products of all pieces, each with its rows of the matrix; the pieces in `dependent` come last.
+
+    The bias of an `addmm` comes first.
+    """
     matrix = arguments(node)[-1]
     widths = [piece.meta["val"].shape[1] for piece in pieces]
     starts = [sum(widths[:index]) for index in range(len(pieces))]

@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def products(self) -> list[str]:
-        """The invariants that are multiplied here, by name, in order."""
+        """The name of each invariant factor of the matrix products here, in order; "W and P" if made of several."""
         in_loop = dict(zip(placeholders(self.graph)[1:], self.reads, strict=True))
         names = []
         for node in self.graph.nodes:
@@ -59,7 +59,7 @@ class Stage:
 
 
 def _invariants(factor: Any, in_loop: Mapping[fx.Node, fx.Node]) -> list[str]:
-    """The names of the invariants that a factor is computed from, [] if it varies.
+    """The names of the invariants that a factor is computed from, joined by "and" to one item; [] if it varies.
 
     in_loop   for each placeholder of the stage its value in the loop's graph
     """
@@ -109,12 +109,12 @@ class Split:
 
     @property
     def before(self) -> Stage | None:
-        """What runs on all steps at once before the one inside."""
+        """What runs on all steps at once before the one inside; None if nothing does, or without one inside."""
         return self._next_to_inside(-1)
 
     @property
     def after(self) -> Stage | None:
-        """What runs on all steps at once after the one inside."""
+        """What runs on all steps at once after the one inside; None if nothing does, or without one inside."""
         return self._next_to_inside(+1)
 
     def _next_to_inside(self, offset: int) -> Stage | None:
@@ -126,7 +126,12 @@ class Split:
 
 
 def shift(value: Tensor, initial: Tensor, reverse: bool) -> Tensor:
-    """A sequence one step later, on flat rows: the initial rows, then all steps but the last."""
+    """A sequence one step later: the initial value, then all steps but the last.
+
+    value     [steps x batch, ...], steps in the order of the inputs
+    initial   [batch, ...]
+    reverse   whether time runs backwards: the initial value is then at the end
+    """
     batch = initial.shape[0]
     return torch.cat([value[batch:], initial]) if reverse else torch.cat([initial, value[: value.shape[0] - batch]])
 
@@ -154,15 +159,15 @@ class StageGraphs:
         self._values: dict[fx.Node, fx.Node] = {next(iter(loop.graph.nodes)): self._rows}
 
     def has(self, node: fx.Node) -> bool:
-        """Whether this stage computes a value of the loop itself."""
+        """Whether this stage computes a value of the loop, and does not read it."""
         return node in self._values and node not in self.reads
 
     def has_initial(self, node: fx.Node) -> bool:
-        """Whether this stage reads a state's value before the first step."""
+        """Whether a value is a state whose delay is in this stage, which then reads its value before the first step."""
         return node in self._entering and self._entering[node][0] in self.states
 
     def compute(self, node: fx.Node) -> fx.Node:
-        """Compute a value of the loop in this stage; its counterpart in the stage's graph."""
+        """Compute a value of the loop in this stage, and return its counterpart in the stage's graph."""
         if node in self._values:
             return self._values[node]
         if node in self._entering:
@@ -226,7 +231,10 @@ class StageGraphs:
         return placeholder
 
     def stage(self) -> Stage:
-        """The finished stage; an inside has its states as first placeholders and the next states as first results."""
+        """The finished stage; an inside has its states as first placeholders and the next states as first results.
+
+        Behind the states come the placeholders of varying values, then the others.
+        """
         delays = self.loop.delays
         cycle = list(self.states) if self.kind == "inside" else []
         results = [self._value(delays[name][0]) for name in cycle] + [self._values[node] for node in self.writes]

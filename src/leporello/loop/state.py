@@ -43,7 +43,8 @@ def leaves_of(tree: Tree) -> list[Any]:
 
 
 def leaf_names(tree: Tree, root: str) -> list[str]:
-    """Keys and fields joined by dots; a bare leaf has the root's name; a tuple's leaves carry an index behind it.
+    """The names of a tree's leaves: keys and fields joined by dots; a bare leaf has the root's name; the leaves of a
+    tuple have it with their index behind it.
 
     >>> leaf_names({"a": 1, "b": (2, 3)}, "state")
     ['a', 'b.0', 'b.1']
@@ -80,7 +81,10 @@ def detach(state: Tree) -> Tree:
 
 
 def rows(state: Tree, index: Any) -> Tree:
-    """Some rows of a batch of states: `index` is whatever indexes the first axis (a slice, a mask, row numbers)."""
+    """Some rows of a batch of states: `index` is whatever indexes the first axis (a slice, a mask, row numbers).
+
+    A single row number gives a batch of one.
+    """
     if isinstance(index, numbers.Integral) or (isinstance(index, Tensor) and index.dim() == 0):
         index = [int(index)]  # the batch axis stays
     return _map_tensors(lambda leaf: leaf[index], state)
@@ -97,7 +101,7 @@ def _map_tensors(function: Callable[[Tensor], Tensor], state: Tree) -> Tree:
 
 
 def batch_of(tree: Tree) -> int | None:
-    """The size of the first axis of the first leaf, None without leaves."""
+    """The size of the first axis of the first tensor that has axes; None if there is no such tensor."""
     for leaf in leaves_of(tree):
         if isinstance(leaf, Tensor) and leaf.dim():
             return leaf.shape[0]

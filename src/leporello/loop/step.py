@@ -50,7 +50,7 @@ def as_module(cell: Any) -> nn.Module:
 
 
 def state_argument(cell: nn.Module) -> str:
-    """The name of the state in the step's own signature."""
+    """The name of the state in the step's own signature; "state" where it has no second argument."""
     forward = cell.function if isinstance(cell, FunctionCell) else cell.forward
     names = list(inspect.signature(forward).parameters)
     return names[1] if len(names) > 1 else "state"
@@ -86,7 +86,11 @@ def _parts(cell: nn.Module) -> list[nn.Module]:
 
 
 def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
-    """One step: the output and the next state, which has the structure of `state` and what `feed` feeds back."""
+    """Run one step, and return its output and the next state, in the structure of `state`.
+
+    Where the cell defines `feed`, the feedback leaf is feed(output). A step that returns anything but a pair, or a
+    state of another structure, is refused.
+    """
     result = cell.forward(x, state)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
@@ -131,9 +135,10 @@ def _with_feedback(cell: nn.Module, output: Tree, state: Tree) -> Tree:
 
 @contextmanager
 def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Collect the named values of a step while it runs, and refuse a step that calls an autograd.Function.
+    """Collect the named values of a step that runs in the block, and refuse a step that calls an autograd.Function.
 
-    Named are what is passed to `lp.named` and the local variables of the cells' own forward. A profile hook reads them
+    The block gets a dict of the values by name, complete at its end. Named are what is passed to `lp.named` and the
+    local variables of the cells' own forward (of an inner cell with its path: `cells.0.h`). A profile hook reads these
     when a forward returns; the same hook sees calls of `autograd.Function.apply`, in this thread only. It is off inside
     of torch's functions, where it would take as long as the trace.
     """

@@ -128,8 +128,9 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | None) -> int | None:
     """Refuse a leaf without the batch as its first axis.
 
-    batch    its size as far as it is known
-    returns  its size; None without leaves
+    kind     "input" or "state", for the error
+    batch    the size of the batch if it is known, else None
+    returns  the size of the batch; `batch` itself without leaves
     """
     error = StateMismatch if kind == "state" else ArgumentError
     for name, leaf in leaves:

@@ -115,7 +115,10 @@ def loop_of_text(text: str) -> Loop:
 
 
 class _Reader:
-    """Builds a Loop from the lines of its text."""
+    """Builds a Loop from the lines of its text.
+
+    inputs   the matches of all input lines, whose sizes the family must know before the first tensor is made
+    """
 
     def __init__(self, inputs: list[re.Match[str]]) -> None:
         sizes = [int(size) for match in inputs for size in re.findall(r"\d+", match["sizes"])]
@@ -209,7 +212,10 @@ class _Reader:
 
 
 def _with_role(port: Port, text: str) -> Port:
-    """A port with what `_role_text` says of it; the port it belongs to has its shape and dtype."""
+    """A port with the role, and the port it belongs to, that `_role_text` wrote.
+
+    The text does not say the shape and dtype of the port it belongs to: they are taken to be its own.
+    """
     role = re.match(r" as (\w+)", text)
     if role is not None:
         port, text = replace(port, role=Role(role[1])), text[role.end() :]

@@ -90,7 +90,11 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
 
 
 def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, loop: Loop, leaves: _Leaves) -> str | None:
-    """Why rows influence each other, None if they do not. Runs the step on numbers, where it may fail for once."""
+    """Why rows influence each other, in a sentence; None if they do not.
+
+    This runs the step on real tensors for the first time. Where it fails on what fake tensors do not show, such as
+    mixed dtypes, the cell itself is run, so that the error has the user's line.
+    """
     try:
         return why_rows_interact(loop, leaves.sequences, leaves.states)
     except Exception:  # what fake tensors do not notice, such as mixed dtypes
@@ -119,7 +123,8 @@ def _all(leaves: _Leaves) -> list[tuple[str, Tensor]]:
 
 
 def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """A fake tensor of its own for every leaf: one tensor passed twice must not merge two leaves into one."""
+    """Fake sequences, invariants and states: one of its own for every leaf, because a tensor that is passed twice must
+    not merge two leaves into one."""
 
     def fakes(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
         return [
@@ -131,7 +136,10 @@ def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor
 
 
 def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any, states: Any) -> tuple[Any, Any]:
-    """The step as a function of flat leaves. Under autocast a state is cast back to the dtype it came in with."""
+    """Run the step on flat leaves, and return the output as a tree and the next state as a list of leaves.
+
+    Under autocast a state is cast back to the dtype it came in with.
+    """
     remaining = iter(sequences)
     x = pytree.tree_unflatten([next(remaining) if there else None for there in leaves.present], leaves.input_spec)
     state = pytree.tree_unflatten(list(states), leaves.state_spec)
@@ -267,7 +275,10 @@ def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor])
 def _without_unread(
     graph: fx.Graph, inputs: tuple[Port, ...], places: list[fx.Node], results: list[fx.Node]
 ) -> tuple[tuple[Port, ...], list[fx.Node]]:
-    """The inputs without parameters that the step does not use; removes dead code from the graph."""
+    """The inputs, and their placeholders, without parameters and buffers that the step does not use.
+
+    Changes the graph: it returns `results` alone (no named values any more), and dead code is removed.
+    """
     graph.output_node().args = (tuple(results),)
     graph.eliminate_dead_code()
     unread = [n for p, n in zip(inputs, places, strict=True) if p.kind == "invariant" and not n.users]

@@ -138,7 +138,8 @@ def _without_log() -> Iterator[None]:
 
 
 def users_line(trace: TracebackType | None) -> str | None:
-    """The last line of a traceback that is the user's, or a built-in cell's; else another package's; else None.
+    """The text of the last line of a traceback that is the user's, or a built-in cell's; else another package's; else
+    None.
 
     An autograd.Function is refused where it is called: frames inside it do not count.
     """

@@ -27,7 +27,7 @@ class Unfolding:
     """An acyclic graph with a copy of the step per time.
 
     graph      inputs named x(1) … x(n), the first state h(0), parameters once; results: each output at each time, then
-               the last states
+               the last states. `meta["time"]` of a node is its step, 0 for first states, None for parameters
     steps      its length
     """
 
@@ -55,6 +55,9 @@ class Unfolding:
         given: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tree, Tree]:
         """Outputs and final state, computed node by node.
+
+        Outputs are (steps, batch, ...), those of the last step only (batch, ...). With lengths the final state is that
+        at each row's end.
 
         inputs   a tree of (steps, batch, ...) tensors; None for a system without input
         state    the state before the first step; by default the cell's initial state
@@ -116,7 +119,10 @@ class Unfolding:
         return value.contiguous()  # as the fake tensors of the trace were
 
     def _by_name(self, results: list[Tensor]) -> dict[tuple[str, str], Tensor]:
-        """The results by kind and name: sequences stacked, totals summed, states after the last step."""
+        """The results by kind and name: sequences stacked, totals summed, states after the last step.
+
+        An output of the last step only has no step axis. States come last.
+        """
         remaining = iter(results)
         columns: dict[tuple[str, str], list[Tensor]] = {}
         for time in range(1, self.steps + 1):
@@ -200,7 +206,10 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
 
 
 def _shared_inputs(loop: Loop, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """The placeholders that appear once: the number of rows, invariants, and the states before the first step."""
+    """Add the placeholders that appear once to the graph: the number of rows, invariants, states before the first step.
+
+    Returns them by the loop's placeholders.
+    """
     rows = next(iter(loop.graph.nodes))
     shared = {rows: graph.node_copy(rows)}
     shared[rows].meta.update(port=None, time=None)
@@ -212,7 +221,10 @@ def _shared_inputs(loop: Loop, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def _timed_inputs(loop: Loop, graph: fx.Graph, shared: dict[fx.Node, fx.Node], time: int) -> dict[fx.Node, fx.Node]:
-    """The placeholders of one step, sequences and draws, beside those that all steps share."""
+    """Add the placeholders of one step, sequences and draws, to the graph.
+
+    Returns them by the loop's placeholders, together with those that all steps share.
+    """
     values = dict(shared)
     for index, (port, node) in enumerate(zip(loop.inputs, loop.placeholders, strict=True)):
         if port.kind in ("sequence", "draw"):

@@ -68,7 +68,7 @@ def check_gradients(
 
     inputs, state, arguments   those of a call
     raises                     raise `GradientMismatch` if an error is larger than rounding explains
-    seed                       of the weighting
+    seed                       of the weighting, and of the coins of `forcing`
 
     >>> from leporello.cells import GRU
     >>> check_gradients(Recurrent(GRU(3, 4)), torch.randn(5, 2, 3)).ok
@@ -146,7 +146,7 @@ def _wide(leaf: Tensor) -> Tensor:
 
 @dataclass
 class _Side:
-    """One of the two that are compared."""
+    """One of the two runs that are compared: the net's own, or the plain loop's in float64."""
 
     net: Recurrent
     call: Call
@@ -157,7 +157,12 @@ class _Side:
         return _Side(net, replace(call, draws=list(draws)), list(draws))
 
     def run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-        """Values by name, and the gradients of a random weighting of them."""
+        """Outputs and final states by name, and by name the gradients of inputs, states and parameters (or None).
+
+        They are the gradients of a random weighting of those outputs and states.
+
+        compute   runs the call: () -> outputs, final state
+        """
         outputs, final = compute()
         values = dict(zip(leaf_names(outputs, "o"), leaves_of(outputs), strict=True))
         values |= {f"final {name}": leaf for (name, _), leaf in zip(self.call.states, leaves_of(final), strict=False)}

@@ -29,7 +29,7 @@ KEY = "leporello"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a network holds, without the numbers.
+    """What a network holds, without the values of its tensors.
 
     classes   the class of each module by its path, the network itself under ""
     tensors   by name: dtype, then shape
@@ -242,6 +242,6 @@ def _ties_apart(saved: dict[str, str], wanted: dict[str, str], names: list[str])
 
 
 def _some(lines: list[str], limit: int = 20) -> str | None:
-    """One a line; None without any, which an error then leaves out."""
+    """The first of these lines as one text, and how many more; None without any: an error leaves such a detail out."""
     rest = [f"and {len(lines) - limit} more"] if len(lines) > limit else []
     return "\n".join(lines[:limit] + rest) or None

@@ -43,7 +43,7 @@ def generate(
     generator: torch.Generator | None = None,
     forced: bool = True,
 ) -> tuple[Tensor, Tree]:
-    """Tokens that a network writes, int64 (steps, batch), and the state behind the last of them.
+    """Tokens that a network writes, int64 (steps, batch), or (batch, steps) if batch_first, and the state after them.
 
         for t in range(steps):
             logits, state = net.step(token, state)
@@ -57,8 +57,8 @@ def generate(
     top_p         draw from the most probable ones that together have this probability only, at the temperature and
                   among those of top_k
     generator     of the random numbers; by default torch's own
-    forced        for a cell with feedback as large as the logits: the one-hot row of each token is fed back, as forcing
-                  feeds back targets; False: what the cell itself feeds back
+    forced        for a cell with feedback as large as the logits: each token is fed back as a one-hot vector, just as
+                  forcing feeds back targets; False: what the cell itself feeds back
 
     To go on, pass tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
     between two tokens. No gradients; another temperature, k or p needs no new trace and no new kernel.
@@ -120,7 +120,7 @@ def _refuse_no_token(token: Tensor, size: int) -> None:
 class Choosing:
     """How tokens are chosen from logits.
 
-    top_k, top_p   None where all tokens are
+    temperature, top_k, top_p   as in `generate`; None for no limit
     """
 
     temperature: float = 1.0
@@ -137,7 +137,7 @@ class Choosing:
                 "a number above 0 and up to 1: a probability; or None for all tokens")  # fmt: skip
 
     def structure(self, size: int) -> dict[str, bool]:
-        """The options of `sample` for so many tokens; numbers that change nothing need no operators."""
+        """Which operators `sample` adds for logits of this size: none for a k or p that excludes no token."""
         greedy = self.temperature == 0
         return {
             "greedy": greedy,
@@ -146,7 +146,7 @@ class Choosing:
         }
 
     def values(self, dtype: torch.dtype, device: torch.device) -> Extra:
-        """The numbers as invariants of a sampled loop."""
+        """Temperature, k and p as scalars, by role: invariants of a sampled loop; what is None is left out."""
         options = {Role.TEMPERATURE: self.temperature, Role.TOP_K: self.top_k, Role.TOP_P: self.top_p}
         return {
             (role, None): torch.tensor(float(value), dtype=dtype, device=device)
@@ -180,7 +180,7 @@ class Sampler:
     def sample(
         self, token: Tensor, call: Call, steps: int, choosing: Choosing, generator: torch.Generator | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Tokens, and the leaves of the state.
+        """Tokens (steps, batch), and the leaves of the state after the last step.
 
         Steps run in windows, so that the memory of the noise is bounded.
         """
@@ -210,7 +210,7 @@ class Sampler:
 def uniform_noise(
     length: int, batch: int, size: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator | None
 ) -> Tensor:
-    """Numbers on (0, 1), drawn one step after another: in windows they are the same."""
+    """Uniform on (0, 1), (length, batch, size). Drawn step after step: several windows have the same numbers as one."""
     home = device if generator is None else generator.device
     noise = torch.rand(length, batch, size, dtype=dtype, device=home, generator=generator)
     return noise.clamp_(min=torch.finfo(dtype).tiny).to(device)
@@ -218,9 +218,10 @@ def uniform_noise(
 
 @under_cell_lock
 def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, forced: bool) -> Sampler:
-    """The sampler of a structure, made once; tables of products only where about all of their rows will be read.
+    """The sampler of a network and a structure of `choosing`, planned once and then taken from the network's cache.
 
-    rows   that the call looks up: steps times batch
+    rows   how many tokens the call reads, steps times batch: products with the embedding are tabulated for all tokens
+           only if there are no more of them than that
     """
     cache = net._plan_cache
     loop = cache.loop(net.cell, call)
@@ -249,14 +250,14 @@ def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, for
 
 
 def _feedback_leaf(net: Recurrent, loop: Loop, size: int) -> str | None:
-    """The leaf that is fed back, where it can hold a token's row."""
+    """The leaf that is fed back, if it can hold a one-hot token; else None."""
     leaf = net.feedback_leaf()
     fits = any((port.kind, port.name, port.shape) == ("state", leaf, (size,)) for port in loop.inputs)
     return leaf if fits else None
 
 
 def _refuse_not_finite(tokens: Tensor, start: int, loop: Loop) -> None:
-    """Nothing can be drawn from a NaN: the loop says -1."""
+    """Raise if a token is -1: so the loop marks logits that are not finite, from which nothing can be drawn."""
     if bool((tokens < 0).any()):
         time, row = (tokens < 0).nonzero()[0].tolist()
         raise ArgumentError(

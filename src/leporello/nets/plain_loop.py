@@ -91,7 +91,7 @@ def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
 
 
 def _chosen(condition: Tensor, one: Tree, other: Tree) -> Tree:
-    """`_where` for trees."""
+    """`_where` leaf by leaf; a leaf of `other` that is no tensor stays."""
     pairs = zip(leaves_of(one), leaves_of(other), strict=True)
     chosen = [_where(condition, a, b) if isinstance(b, Tensor) else b for a, b in pairs]
     return pytree.tree_unflatten(chosen, pytree.tree_structure(other))

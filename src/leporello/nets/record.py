@@ -13,7 +13,7 @@ from leporello.loop.step import place_of, take
 
 
 class Recorded(Cell):
-    """A cell with the output `(output, {"h": …, "r": …})`."""
+    """A cell with the output `(output, {"h": …, "r": …})`; see `record`."""
 
     def __init__(self, cell: Cell, names: tuple[str, ...]) -> None:
         super().__init__()

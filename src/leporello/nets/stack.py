@@ -1,5 +1,8 @@
-"""Networks of several layers: `Stack` runs cells one above the other within each step, `Layers` one whole network after
-another, as bidirectional nets need it."""
+"""Networks of several layers: `Stack` and `Layers`.
+
+`Stack` runs cells one above the other within each step, `Layers` one whole network after another, as bidirectional nets
+need it.
+"""
 
 from __future__ import annotations
 

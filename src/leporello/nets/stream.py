@@ -26,7 +26,7 @@ class Window:
     """Some steps of a stream.
 
     inputs, targets   of these steps, as they were passed
-    outputs           differentiable; those of steps that burn in are numbers alone
+    outputs           differentiable; those of steps that burn in are detached
     state             after the last step, detached
     resets            where a row began anew before a step, or None
     counts            booleans, one per step and row: false where a step only burns in; None where all count
@@ -90,7 +90,10 @@ def _windows(net: Recurrent, parts: Iterator[Piece], burn_in: int, state: Tree) 
 
 
 def _burnt(net: Recurrent, piece: Piece, state: Tree, ages: Tensor, burn_in: int) -> tuple[Tree, Tree]:
-    """A window in which no gradient enters the first steps of a sequence."""
+    """Outputs and final state of a window in which no gradient enters the first `burn_in` steps of a sequence.
+
+    ages   of each step in its sequence, as `_ages` counts them
+    """
     call = checked_call(net.cell, piece.inputs, state, resets=piece.resets)
     passing = _passing(call, net.gradient, (ages != burn_in).to(call.device))
     outputs, state = net._run(call, passing, gradient=_burning(net.gradient))
@@ -100,7 +103,10 @@ def _burnt(net: Recurrent, piece: Piece, state: Tree, ages: Tensor, burn_in: int
 
 
 def _ages(before: Tensor | int, piece: Piece) -> Tensor:
-    """For each step the number of steps since the row's sequence began, (length, batch)."""
+    """For each step the number of steps since the row's sequence began, (length, batch).
+
+    before   the age of each row at the first step, if no reset is there
+    """
     times = torch.arange(piece.length).unsqueeze(1).expand(piece.length, piece.batch)
     if piece.resets is None:
         return times + before
@@ -109,7 +115,10 @@ def _ages(before: Tensor | int, piece: Piece) -> Tensor:
 
 
 def _passing(call: Call, method: Method, crosses: Tensor) -> Passing:
-    """What the method passes back, and nothing into steps that burn in."""
+    """What the method passes back, and nothing into steps that burn in.
+
+    crosses   (length, batch): whether a gradient may pass from a step to the one before; false at the first that counts
+    """
     passing, keep = passing_of(call, method), crosses.to(next(leaf for _, leaf in call.states).real.dtype)
     weights = keep if passing.weights is None else passing.weights * keep
     return Passing(weights, passing.groups, passing.limit)
@@ -120,7 +129,7 @@ def _detached(leaf: Tensor, counts: Tensor) -> Tensor:
 
 
 def _burning(method: Method) -> Method:
-    """The method that is run instead: one with weights, by which burn-in cuts the gradient."""
+    """The method that is run for a net's own: one with weights, by which burn-in cuts the gradient; or a refusal."""
     if isinstance(method, Weighted):
         return method
     if type(method) is Full:
@@ -167,7 +176,10 @@ class Piece:
 
 
 def pieces(pairs: Any, window: int, batch_first: bool) -> Iterator[Piece]:
-    """Pieces of so many steps, the last one perhaps shorter."""
+    """The pairs of `stream` as pieces of `window` steps, the last one perhaps shorter.
+
+    batch_first   whether the pairs have the batch axis in front; pieces never do
+    """
     waiting: list[Piece] = []
     for number, pair in enumerate(_listed(pairs)):
         piece = _checked_piece(pair, number, batch_first)
@@ -183,7 +195,7 @@ def pieces(pairs: Any, window: int, batch_first: bool) -> Iterator[Piece]:
 
 
 def _listed(pairs: Any) -> Iterable[Any]:
-    """One pair of tensors is a list of one pair."""
+    """The argument `pairs` as an iterable of pairs: a single pair becomes a list of one."""
     if isinstance(pairs, (tuple, list)) and len(pairs) in (2, 3) and all(_is_sequence(part) for part in pairs[:2]):
         return [pairs]
     if isinstance(pairs, Tensor) or not isinstance(pairs, Iterable):
@@ -245,7 +257,7 @@ def _other_batch(number: int, came: int, expected: int) -> StateMismatch:
 
 
 def _joined(waiting: list[Piece]) -> Piece:
-    """One after the other; no resets in one are falses."""
+    """The pieces one after the other; where only some have resets, the others get none that is true."""
     if len(waiting) == 1:
         return waiting[0]
     resets = None

@@ -39,7 +39,7 @@ class _Silent(Cell):
 
 
 class _Concluding(_Silent):
-    """A cell whose output is the head's."""
+    """A cell whose output is the head's, of each step's next state: what `Summary.fold` traces."""
 
     def __init__(self, cell: Cell, head: Callable[[Any], Any]) -> None:
         super().__init__(cell)

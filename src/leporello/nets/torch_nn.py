@@ -34,7 +34,7 @@ NAMES = {"U": "weight_ih", "W": "weight_hh", "b": "bias_ih", "c": "bias_hh", "P"
 
 @dataclass(frozen=True)
 class Kind:
-    """One recurrence under its three names, with the nonlinearities torch.nn has for it (none where it is fixed)."""
+    """One recurrence under its three names, with the nonlinearities torch.nn has for it (none: no choice)."""
 
     ours: type[Any]
     net: type[Any]
@@ -64,7 +64,7 @@ class Form:
         return self.projection or self.hidden
 
     def ours(self, inputs: int) -> Cell:
-        """A cell without numbers."""
+        """One of our cells on the meta device: parameters are put in later."""
         options: dict[str, Any] = {} if self.nonlinearity is None else {"nonlinearity": self.nonlinearity}
         if self.projection:
             options["projection"] = self.projection
@@ -72,7 +72,7 @@ class Form:
             return self.kind.ours(inputs, self.hidden, bias=self.bias, **options)
 
     def theirs(self, maker: type[Any], inputs: int, **options: Any) -> Any:
-        """A module without numbers."""
+        """A torch.nn module of class `maker` on the meta device: parameters are put in later."""
         if self.nonlinearity is not None:
             options["nonlinearity"] = self.nonlinearity
         if self.projection:

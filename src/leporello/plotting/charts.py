@@ -1,5 +1,7 @@
-"""Logarithmic axes with ticks as a person writes numbers, and two charts: a heat map of sizes from step to step, and
-horizontal bars with their values in words."""
+"""Logarithmic axes with ticks as a person writes numbers, and two charts.
+
+The charts are a heat map of sizes from step to step, and horizontal bars with their values in words.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def axes_side_by_side(ax: Any, count: int, width: float, height: float) -> tuple
 
 
 def axes_stacked(width: float, height: float, height_ratios: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """A new figure of so many inches, and axes below each other that share the horizontal axis."""
+    """A new figure of so many inches, and axes below each other, one for each ratio, that share the horizontal axis."""
     figure = _new_figure(width, height, INSTALL_HINT, w_pad=0.1, h_pad=0.06, hspace=0.02)
     axes = figure.subplots(len(height_ratios), 1, sharex=True, squeeze=False, height_ratios=list(height_ratios))
     return figure, list(axes[:, 0])

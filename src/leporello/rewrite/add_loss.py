@@ -22,7 +22,11 @@ from leporello.loop.port import Port, Role
 def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None) -> Loop:
     """Add the sequence `y` and the output `L` = loss(output, y) of each row.
 
-    loss     a function of one step's output and target, one value per row; torch's losses are used without reduction
+    Where the Loop is forced, and no target is passed, `call.target` serves as `y` if it has the output's shape. If all
+    outputs are of the last step only, so is L.
+
+    loss     a function of one step's output and target, one value per row, or several, which are averaged; torch's
+             losses are used without reduction
     target   an example of the targets of one step, (batch, ...); by default like the output
     """
     signature = loop.signature
@@ -90,7 +94,8 @@ def _loss_graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], 
 
 
 def unreduced(loss: Callable[..., Tensor]) -> Callable[[Any, Any], Tensor]:
-    """The loss without its reduction: torch's losses average over the batch by default; others are used as they are."""
+    """A function like `loss` without reduction: torch's losses, which average over the batch by default, with
+    reduction="none"; any other as it is."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         per_element: Any = copy.copy(loss)
         per_element.reduction = "none"

@@ -56,7 +56,12 @@ def associate(loop: Loop) -> Loop:
 
 
 def _merge_products(draft: Draft, cyclic: set[fx.Node]) -> None:
-    """Every chain of multiplications on a cycle becomes one, by the product of its factors."""
+    """Every chain of multiplications on a cycle becomes one, by the product of its factors.
+
+    This and the next two change the draft.
+
+    cyclic   the values on cycles; new ones are added
+    """
     known: dict[fx.Node, _Product] = {}
     emit = _Emitter(draft)
     for node in list(draft.graph.nodes):
@@ -101,7 +106,7 @@ def _as_product(node: fx.Node, cyclic: set[fx.Node]) -> _Product | None:
 
 
 def _as_sum_of_products(node: fx.Node, known: dict[fx.Node, _Product]) -> _Product | None:
-    """g a + g b is g (a + b)."""
+    """A sum g a + g b of products with one base, as the product g (a + b); None for other operators."""
     if node.target is not aten.add.Tensor or node.kwargs or not _is_real(node):
         return None
     left, right = (known.get(argument) if isinstance(argument, fx.Node) else None for argument in node.args)
@@ -136,7 +141,10 @@ _DERIVATIVES: dict[Any, Callable[..., EmitFactor]] = {
 
 
 def _factor(emit: _Emitter, factors: tuple[Any, ...], dtype: torch.dtype) -> Any:
-    """The product of all factors, numbers last, in the dtype of the value they multiply (a mask has another dtype)."""
+    """The product of all factors, constants last: a node, or a number where all are constants.
+
+    dtype   of the value they multiply, to which factors are cast (a mask has another dtype)
+    """
     values = [factor(emit) if callable(factor) else factor for factor in factors]
     nodes = [value for value in values if isinstance(value, fx.Node)]
     scale = math.prod(value for value in values if not isinstance(value, fx.Node))
@@ -157,7 +165,7 @@ def _cast(emit: _Emitter, factor: Any, dtype: torch.dtype) -> Any:
 
 
 def _merge_sums(draft: Draft, cyclic: set[fx.Node]) -> None:
-    """Terms that are not on the cycle are added up first; the matrix product on the cycle is added to their sum."""
+    """Terms that are not on the cycle are added up first; a matrix product on the cycle is added to their sum."""
     for node in list(draft.graph.nodes):
         if node not in cyclic or node.target is not aten.add.Tensor or node.kwargs or not _is_real(node):
             continue

@@ -19,7 +19,10 @@ aten = torch.ops.aten
 
 
 def clip(loop: Loop, limit: float) -> Loop:
-    """Clip the state's gradient before a step reads it, and add the total `call.clipped`: how often that happened."""
+    """Clip the state's gradient before a step reads it, and add the total `call.clipped`: how often that happened.
+
+    limit   the largest norm; a Loop without states is returned as it is
+    """
     draft = Draft(loop)
     states = [(port, node) for port, node in draft.inputs if port.kind == "state"]
     if not states:
@@ -53,7 +56,12 @@ def clip(loop: Loop, limit: float) -> Loop:
 
 
 def _arriving_gradient(draft: Draft, name: str, node: fx.Node, users: dict[fx.Node, list[fx.Node]]) -> fx.Node:
-    """The gradient of one leaf as it arrives at a step, plus that of the final state at a row's end (for a shift)."""
+    """The gradient of one leaf as it arrives at a step; for a shift, plus that of the final state at the row's end.
+
+    The step then reads zeros in the place of the latter, which would count twice.
+
+    users   for each input of the draft, what read it before anything was added
+    """
     final = next((node for port, node in draft.inputs if _is_gradient_of_final(port, name)), None)
     elsewhere = next((node for port, node in draft.inputs if port.reads_forward(Role.ELSEWHERE)), None)
     if final is None or elsewhere is None:

@@ -2,7 +2,7 @@
 
 The vector-Jacobian product of the Loop's own graph is traced by torch's autograd; the state's gradient is the new
 state, gradients of invariants are totals. The result reads the forward inputs and the state before each step, and
-recomputes the forward values it needs; `save` then decides which of them are kept instead. Applied twice it gives the
+recomputes the forward values it needs; `save` then decides which of them are saved instead. Applied twice it gives the
 second derivative.
 """
 
@@ -30,14 +30,15 @@ def differentiate(
 ) -> Loop:
     """The backward Loop.
 
-    wanted   for each input of the loop whether its gradient is wanted (all floating ones by default)
+    wanted   for each input of the loop whether its gradient is wanted (by default all floating ones but draws)
     given    for each output whether it has an incoming gradient (all floating ones by default)
     again    whether the result is to be differentiated in turn: a few operators have a fast gradient that has no
              derivatives itself, and a slower one that has
 
     Its inputs: `input.x` for a sequence x, `draw.d` for a draw, `before.h` for the state h before each step, invariants
     as they are, `grad.o` for the gradient of an output o; as states the gradients of the states. Its outputs: for each
-    wanted input its gradient under its own name, a total for an invariant; those on which nothing depends are left out.
+    wanted input its gradient under its own name, a total for an invariant, left out where no output depends on it; the
+    gradient of every floating state, wanted or not, zeros where nothing depends on it.
     """
     wanted = _differentiable(loop.inputs) if wanted is None else list(wanted)
     given = _differentiable(loop.outputs) if given is None else list(given)
@@ -74,7 +75,7 @@ def _forward_port(port: Port) -> Port:
 
 
 def _gradient_port(port: Port) -> Port:
-    """The incoming gradient of an output; a state's gradient is a state."""
+    """The incoming gradient of an output: a state for a state, a sequence for a sequence, an invariant for a total."""
     if port.kind == "state":
         return port
     kind: Kind = "sequence" if port.kind == "sequence" else "invariant"
@@ -86,7 +87,9 @@ def _trace_vjp(
 ) -> tuple[fx.GraphModule, list[bool]]:
     """The graph of the vector-Jacobian product, and for each needed input whether any output depends on it.
 
-    ports   what the product reads: the forward values, then the gradients
+    needed     for each input whether the product has a gradient of it
+    incoming   for each output whether a gradient of it comes in
+    ports      what the product reads: the forward values, then the incoming gradients
     """
     family = loop.family
     has_gradient: list[bool] = []
@@ -136,7 +139,11 @@ def _for_every_batch(loop: Loop) -> Iterator[None]:
 def _backward_loop(
     loop: Loop, module: fx.GraphModule, has_gradient: list[bool], needed: list[bool], reads: tuple[Port, ...]
 ) -> Loop:
-    """The Loop of a traced vector-Jacobian product."""
+    """The Loop of a traced vector-Jacobian product.
+
+    has_gradient, needed   as of `_trace_vjp`
+    reads                  the ports that the product reads: forward values, then incoming gradients
+    """
     graph, _ = copied(module.graph)
     for node in list(graph.nodes):
         if node.target is aten.detach.default:  # added by autograd, without effect here
@@ -189,7 +196,7 @@ def _result_port(port: Port) -> Port:
 
 
 def _zeros(graph: fx.Graph, loop: Loop, port: Port) -> fx.Node:
-    """The gradient of a state on which nothing depends."""
+    """Add the gradient of a state on which nothing depends to the graph: zeros."""
     rows = next(iter(graph.nodes))
     with graph.inserting_before(graph.output_node()):
         node = graph.call_function(

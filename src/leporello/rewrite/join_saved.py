@@ -1,8 +1,8 @@
 """The rewrite `join_saved`: the values that the forward sweep saves, concatenated into one sequence per dtype.
 
-It works on the pair of Loops that `save` returns. A step then writes and reads one row of memory, and a call handles
-one tensor instead of one per value. It is meant for engines that read a part of a row at no cost; a value that other
-operators read as a contiguous tensor is not joined.
+It works on the pair of Loops that `save` returns. A step then writes and reads one stretch of memory per row, and a
+call handles one tensor instead of one per value. It is meant for engines that read a slice of features at no cost; a
+value that other operators read as a contiguous tensor is not joined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ aten = torch.ops.aten
 
 
 def join_saved(saved: Saved, reads_slices: Callable[[fx.Node], bool] = lambda node: True) -> Saved:
-    """The pair with saved rows of one dtype joined in one sequence.
+    """The pair with saved values [rows, features] of one dtype joined along features in one sequence.
 
-    reads_slices   whether an operator reads a slice of a row as fast as a whole row
+    Values that are a state's sequence (`befores`) stay separate. A pair with nothing to join is returned as it is.
+
+    reads_slices   whether an operator reads a slice of the features as fast as a tensor of its own
     """
     forward, backward = Draft(saved.forward), Draft(saved.backward)
     by_dtype: dict[torch.dtype, list[tuple[Port, fx.Node]]] = {}
@@ -59,6 +61,6 @@ def join_saved(saved: Saved, reads_slices: Callable[[fx.Node], bool] = lambda no
 
 
 def _is_saved_row(port: Port, node: fx.Node) -> bool:
-    """Whether a value is saved for the backward sweep alone and has shape [rows, numbers]."""
+    """Whether a value is computed, saved for the backward sweep alone, and has shape [rows, features]."""
     rows_first = clean_row_axis(node.meta["val"]) == 0 and node.op != "placeholder"
     return port.role is Role.SAVED and len(port.shape) == 1 and rows_first

@@ -58,7 +58,10 @@ def mask(loop: Loop) -> Loop:
 
 
 def _clean_padding(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx.Node) -> None:
-    """Replace what the step reads of an input in the padding, so that no NaN from there reaches a gradient."""
+    """Replace what the step reads of an input in the padding, so that no NaN from there reaches a gradient.
+
+    It reads the row's first input there; of a sequence that the call adds, such as targets, zeros.
+    """
     users = list(node.users)
     if port.role not in (Role.INPUT, Role.LOSS_TARGET):  # added by the call, such as targets
         with draft.after_inputs():
@@ -74,12 +77,13 @@ def _clean_padding(draft: Draft, port: Port, node: torch.fx.Node, past: torch.fx
 
 
 def held_states(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
-    """For a masked Loop: next states as the step computes them -> as the mask holds them, where a backward sweep may
-    read the held value instead of the computed one, so that only one of them is saved.
+    """For each next state that a step computes, the value as `mask` holds it, where a backward sweep may read that
+    instead, so that only one of the two is saved; empty for a Loop without a mask.
 
     Before a row's end the two are equal. Past it the held value is the state at the row's end, for which the step has
     been computed already, and incoming gradients are 0. States whose computed value a reduction reads are left out
-    (`_is_reduced`)."""
+    (`_is_reduced`).
+    """
     past = [node for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.role is Role.PAST]
     replacements = {}
     for into, before in loop.delays.values():
@@ -93,9 +97,11 @@ def held_states(loop: Loop) -> dict[torch.fx.Node, torch.fx.Node]:
 
 
 def _is_reduced(node: torch.fx.Node) -> bool:
-    """Whether other than pointwise functions read a value. Their results may be saved, and do not fit the held value:
-    where no element equals the saved amax, the gradient is 0 / 0; exp(value - logsumexp) may be infinite, and 0 times
-    that is NaN."""
+    """Whether an operator other than views, `cat` and pointwise functions reads a value, or what they make of it.
+
+    Its result may be saved, and does not fit the held value: where no element equals the saved amax, the gradient is
+    0 / 0; exp(value - logsumexp) may be infinite, and 0 times that is NaN.
+    """
     pending, seen = list(node.users), set[torch.fx.Node]()
     while pending:
         user = pending.pop()

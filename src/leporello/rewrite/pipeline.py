@@ -47,7 +47,7 @@ class Context:
     By the gradient method and by the target:
     method, target   their passes, for the slots of the pipeline
     expensive        pointwise operators whose result the target saves rather than recomputes
-    drawn_in         operators that the target runs inside the loop though they could run on all steps at once
+    drawn_in         whether the target runs an operator inside though it could run on all steps at once; None: never
     """
 
     sampled: Mapping[str, Any] | None = None
@@ -91,7 +91,7 @@ class Slot:
 
 
 def _when(condition: Any, rewrite: Callable[[], Any]) -> Any:
-    """The rewritten Loop, or None where the pass does not apply."""
+    """What `rewrite` returns, or None where the pass does not apply."""
     return rewrite() if condition else None
 
 
@@ -136,7 +136,8 @@ PIPELINE: tuple[Pass | Slot, ...] = (
 class PassRecord:
     """What one pass did: the number of operators, inputs, outputs and states of the Loop after it.
 
-    on   the Loop it worked on, in words
+    on                the Loop it worked on, in words
+    inputs, outputs   without the states
     """
 
     on: str
@@ -172,7 +173,7 @@ class Pipeline:
         return self._run("pair", "forward and backward", (forward, backward))
 
     def split(self, loop: Loop, on: str) -> Split:
-        """The stages of a Loop that is run.
+        """The stages of a Loop that is run, after the passes of the phase "sweep".
 
         on   the Loop, in words, for the record
         """
@@ -200,7 +201,7 @@ class Pipeline:
 
 
 def _loops(value: Any) -> list[tuple[str, Loop]]:
-    """The Loops in the result of a pass; those of a pair with their names."""
+    """The Loops in the result of a pass, with their names; a single one has none, ""."""
     if isinstance(value, Saved):
         return [("forward", value.forward), ("backward", value.backward)]
     return [("", value)]

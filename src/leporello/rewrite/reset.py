@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def reset(loop: Loop, given: Collection[str] = ()) -> Loop:
-    """Add the sequence `call.reset`, one boolean per row.
+    """Add the sequence `call.reset`, one boolean per row; a Loop without states is returned as it is.
 
     given   states whose initial value is an invariant `call.initial.h`, one per row; the others restart from zeros
     """

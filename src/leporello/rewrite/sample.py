@@ -35,12 +35,14 @@ def sample(
 ) -> Loop:
     """The Loop that generates its own inputs: its output is the sequence `token`, int64 [rows], drawn from its logits.
 
-    A token is -1 where the logits are not finite; the step after reads token 0 there.
+    A token is -1 where the logits are not finite; the step after reads token 0 there. The Loop gets the state
+    `call.token`, what the next step reads; the sequence `call.noise`, [rows, size]; the invariants `call.temperature`
+    and, where asked for, `call.k` and `call.p`.
 
     greedy      the most probable token, without noise: neither temperature nor k nor p is read
     top_k       only the k most probable tokens are drawn from
     top_p       only the most probable ones that together have probability p
-    leaf        a state leaf that becomes the one-hot row of the token, as it becomes the target under forcing
+    leaf        a state leaf that becomes the one-hot vector of the token, as it becomes the target under forcing
     """
     read, logits, size = _tokens_and_logits(loop)
     draft = Draft(loop)
@@ -71,7 +73,7 @@ def sample(
 
 
 def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
-    """The ports of a Loop that predicts the next of some classes, and their number; other Loops are refused."""
+    """The one input, class indices; the one output, logits; and the number of classes. Other Loops are refused."""
     read = [port for port in loop.inputs if port.kind == "sequence"]
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     expected = "one input, int64 [rows]: classes; one output [rows, size]: logits"
@@ -95,7 +97,7 @@ def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
 
 
 def _read_from_state(draft: Draft, read: Port) -> None:
-    """Turn the input sequence into a state. Where the state is -1, which no table can look up, token 0 is read."""
+    """Turn the input sequence of a draft into a state. Where it is -1, which no table can look up, token 0 is read."""
     draft.inputs = [
         (replace(port, kind="state", name=TOKEN, role=Role.TOKEN) if port is read else port, node)
         for port, node in draft.inputs
@@ -121,7 +123,10 @@ def _refuse_leaf(leaf: str | None, fed: Port | None, size: int) -> None:
 def _numbers(
     draft: Draft, dtype: torch.dtype, logits: Port, size: int, *, greedy: bool, top_k: bool, top_p: bool
 ) -> dict[str, fx.Node]:
-    """The inputs that `choose` reads apart from the logits, by the names of its arguments."""
+    """Add to the draft the inputs that `choose` reads beside the logits, and return them by the names of its arguments.
+
+    Empty where `greedy`.
+    """
     if greedy:
         return {}
 
@@ -138,7 +143,7 @@ def _numbers(
 
 
 def _set_outputs(draft: Draft, token: fx.Node) -> None:
-    """Tokens take the place of the logits."""
+    """Replace the logits of a draft by the token, as output and as next state."""
     device = token.meta["val"].device
     states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
     draft.outputs = [
@@ -182,10 +187,12 @@ def choose(
 ) -> Tensor:
     """The token of each row: argmax(logits / temperature - log(-log noise)) among those that k and p leave.
 
-    logits   [rows, size], float32 or float64
-    noise    [rows, size], uniform on (0, 1); None for the most probable token
-    k        leave the k most probable, and their ties
-    p        leave the most probable ones that together have probability p, at the temperature and among those of k
+    logits        [rows, size], float32 or float64
+    noise         [rows, size], uniform on (0, 1); None for the most probable token, whatever k and p are
+    temperature   one number; None like noise
+    k             leave the k most probable, and their ties; None: all
+    p             leave the most probable ones that together have probability p, at the temperature and among those of
+                  k; None: all
     """
     if noise is None or temperature is None:
         return logits.argmax(-1)
@@ -204,10 +211,12 @@ def _keep_top(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
 
 
 def limit(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
-    """The threshold, [rows, 1]: the largest number such that the scores at or above it have the wanted total weight.
+    """The threshold, [rows, 1]: the largest one at which the scores at or above it have at least the wanted weight.
 
-    Scores are at most 0. A threshold below -64 is not looked for; scores closer to each other than the last interval
-    count as equal.
+    scores    [rows, size], at most 0. A threshold below -64 is not looked for; scores closer to each other than the
+              last interval count as equal
+    weights   of the scores, [rows, size]
+    wanted    their total, one number or [rows, 1]
     """
     low = torch.full_like(scores[:, :1], -MAX_SCORE_GAP)
     width = MAX_SCORE_GAP
@@ -222,7 +231,7 @@ def limit(scores: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
 
 
 def one_hot(token: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """One row per token: 1 at its index, 0 elsewhere."""
+    """Tokens [rows] as vectors [rows, size]: 1 at the token's index, 0 elsewhere."""
     return (token.unsqueeze(-1) == torch.arange(size, device=token.device)).to(dtype)
 
 

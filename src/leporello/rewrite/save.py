@@ -87,7 +87,7 @@ def _numbered(loop: Loop, symbols: dict[fx.Node, Any], numbers: dict[Any, int]) 
     """Value numbers: equal for the same operator on values of equal numbers.
 
     symbols   what identifies each input
-    numbers   of all expressions seen so far, in both Loops
+    numbers   of all expressions seen so far, in both Loops; those of this Loop are added
     """
     number_of = {node: numbers.setdefault(symbol, len(numbers)) for node, symbol in symbols.items()}
     for node in loop.nodes:
@@ -146,7 +146,10 @@ class _Decision:
         self.available.add(node)
 
     def _is_multiplied(self, node: fx.Node) -> bool:
-        """Whether a value is expensive with torch's operators, and a weight's gradient (their work too) reads it."""
+        """Whether a value is expensive for torch, and a matrix product that is a weight's gradient reads it.
+
+        Such products run at once, where torch's operators would recompute the value, whatever a kernel would cost.
+        """
         if node.target not in EXPENSIVE:
             return False
         pending = list(node.users)
@@ -232,7 +235,7 @@ def _apply(
 
 
 def _sequence_port(name: str, node: fx.Node, role: Role) -> Port:
-    """A value of each step as a sequence."""
+    """The port of a sequence that holds a value of each step."""
     value = node.meta["val"]
     axis = clean_row_axis(value)
     shape = tuple(size for index, size in enumerate(value.shape) if index != axis)

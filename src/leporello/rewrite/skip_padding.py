@@ -23,7 +23,11 @@ aten = torch.ops.aten
 
 
 def masked_row_sum(first: Tensor, second: Tensor | None, past: Tensor) -> Tensor:
-    """first.t() @ second, or the sum of `first` where there is no second, over the rows that are not past their end."""
+    """first.t() @ second over the rows that are not past their end; without a second the sum of `first`, [1, features].
+
+    first, second   [rows, features]
+    past            [rows], true past a row's end
+    """
     rows = first[~past]
     return rows.sum(0, keepdim=True) if second is None else rows.t() @ second[~past]
 
@@ -65,7 +69,7 @@ def row_sum_operands(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
 
 
 def is_row_matrix(node: Any) -> bool:
-    """Whether a value has shape [rows, numbers]."""
+    """Whether a value has shape [rows, features]."""
     value = node.meta["val"]
     return isinstance(value, Tensor) and value.dim() == 2 and has_rows(value) and clean_row_axis(value) == 0
 

@@ -1,10 +1,11 @@
-"""The rewrite `tabulate`: the product of a looked-up row with an invariant becomes a row of a table, computed once a
-call.
+"""The rewrite `tabulate`: the product of a looked-up vector with an invariant is looked up itself, in a table of all
+such products that is computed once a call.
 
     linear(embedding(x, E), U, b)  =  embedding(x, linear(E, U, b))
     linear(one_hot(x), U, b)       =  embedding(x, U.T + b)
 
-The first is worth it where the table has fewer rows than are looked up in a call; the second always.
+The first is worth it where the table has fewer entries than are looked up in a call; the second always. An entry is one
+vector of a table, E[i].
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ CASTS = {aten._to_copy.default}
 def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = MAX_TABLE_NUMBERS) -> Loop:
     """The Loop with a lookup instead of each such product.
 
-    numbers   indices are in 0 to numbers - 1: a one-hot row with fewer elements is left as it is
-    rows      a table that is itself a product has at most so many rows
-    largest   tables of more numbers are not made
+    numbers   indices are in 0 to numbers - 1. A one-hot vector with fewer elements is left as it is: for an index
+              beyond them it is zero, where a lookup would fail
+    rows      the most entries of a table E whose products are tabulated; one-hot vectors have no such limit
+    largest   tables of more elements are not made
     """
     draft = Draft(loop)
     kinds = classes(loop)
@@ -49,19 +51,19 @@ def tabulate(loop: Loop, *, numbers: int, rows: int, largest: int = MAX_TABLE_NU
 
 
 class _Lookup:
-    """A row that is looked up in a table, or a one-hot row.
+    """A vector per row that is looked up in a table, or is one-hot.
 
-    count    rows of the table
-    index    of the row, [rows]
-    table    None for one-hot rows
-    lookup   the operator that looks it up; None for one-hot rows
+    count    entries of the table, or elements of the one-hot vector
+    index    of the entry, [rows]
+    table    None for one-hot vectors
+    lookup   the operator that looks it up; None for one-hot vectors
     """
 
     def __init__(self, count: int, index: fx.Node, table: fx.Node | None, lookup: fx.Node | None) -> None:
         self.count, self.index, self.table, self.lookup = count, index, table, lookup
 
     def in_table(self, draft: Draft, table: fx.Node) -> fx.Node:
-        """The row of the same index in another table."""
+        """The entry of the same index in another table: adds the lookup to the draft."""
         if self.lookup is None:
             return draft.call(aten.embedding.default, table, self.index)
         lookup: Any = self.lookup.target
@@ -69,7 +71,10 @@ class _Lookup:
 
 
 def _table(draft: Draft, row: _Lookup, bias: list[fx.Node], right: fx.Node) -> fx.Node:
-    """The table of the products of all rows with the matrix on the right, plus the bias."""
+    """The table of the products of all entries with the matrix on the right, plus the bias.
+
+    bias   one node, or none
+    """
     if row.table is None:
         return draft.call(aten.add.Tensor, right, *bias) if bias else right
     if bias:
@@ -91,7 +96,10 @@ def _lookup_of(left: fx.Node, fixed: set[fx.Node]) -> _Lookup | None:
 
 
 def _one_hot(node: fx.Node) -> _Lookup | None:
-    """A one-hot row: the comparison of an index with 0, 1, 2, ..., cast to the dtype of the product."""
+    """The lookup that a one-hot vector stands for; None if a value is no such vector.
+
+    It is recognised as the comparison of an index with 0, 1, 2, ..., cast to the dtype of the product.
+    """
     while node.target in CASTS:
         node = arguments(node)[0]
     if node.target is not aten.eq.Tensor:

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def weigh(loop: Loop) -> Loop:
-    """Add the sequence `call.weight`, and multiply every next state by it."""
+    """Add the sequence `call.weight`, [rows], and multiply every next state by it; without states the Loop as it is."""
     draft = Draft(loop)
     states = [(port, node) for port, node in draft.outputs if port.kind == "state"]
     if not states:

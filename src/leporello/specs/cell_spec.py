@@ -122,7 +122,8 @@ DEFAULT_OPTIONS = {"alpha": 0.2}  # for keyword arguments without a default
 def built_in_cell(spec: CellSpec, inputs: int | None = None) -> Cell:
     """Build the built-in cell that is named.
 
-    inputs   the size of its input where the specification has no sizes: the outputs of the cell below
+    inputs   the size of its input where the specification has no sizes: the outputs of the cell below; None for the
+             default
     """
     cell_class = built_in_class(spec)
     sizes: tuple[float, ...] = spec.sizes
@@ -156,7 +157,8 @@ def built_in_class(spec: CellSpec) -> type[Cell]:
 
 
 def user_cell(spec: CellSpec) -> nn.Module:
-    """The cell of a user's module: a class or a function is called with the sizes; an object is returned as it is."""
+    """The cell of a user's module: a class or a function is called with sizes and options; a module object is returned
+    as it is, and takes none."""
     target = imported_object(spec)
     if isinstance(target, nn.Module):
         _refuse_arguments(spec)

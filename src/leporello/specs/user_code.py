@@ -21,10 +21,12 @@ INPUT_HINT = (
 
 @contextmanager
 def reporting_user_errors(name: str) -> Iterator[None]:
-    """Run the user's step: an exception in a line of the user becomes an ArgumentError that names this line.
+    """In a block that runs the user's step, an exception in a line of the user becomes an ArgumentError that names it.
 
     Where the inputs do not fit, the error suggests the option --input. An exception raised in this library or in torch
     alone passes unchanged.
+
+    name   of the cell, for the error
     """
     try:
         yield
@@ -40,7 +42,10 @@ def reporting_user_errors(name: str) -> Iterator[None]:
 
 
 def user_line(error: BaseException) -> str | None:
-    """The last line of the user in a traceback, as `my_model.py, line 41: h = tanh(x)`; None if there is none."""
+    """The last line of the user in a traceback, as `my_model.py, line 41: h = tanh(x)`; None if there is none.
+
+    For a SyntaxError the line that cannot be parsed, without its text.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}, line {error.lineno}"
@@ -64,7 +69,7 @@ def _is_user_file(file: str) -> bool:
 def build(
     make: Callable[..., object], name: str, sizes: Sequence[float], options: Mapping[str, object], example: str
 ) -> object:
-    """Return make(*sizes, **options), with the signature checked first.
+    """Return make(*sizes, **options), with the signature checked first; a failure becomes an ArgumentError.
 
     name      of the class or function, for errors
     example   of a specification that works, for errors

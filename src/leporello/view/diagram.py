@@ -40,9 +40,10 @@ class Vertex:
 class Edge:
     """One value is read for another.
 
-    names     the matrices it is multiplied by on the way
-    delay     how many steps later it is read; earlier, where time runs backwards
-    reverse   whether time runs backwards on this edge alone
+    names      the matrices it is multiplied by on the way
+    delay      how many steps later it is read; earlier, where time runs backwards
+    stepwise   whether what it stands for must be computed step by step
+    reverse    whether time runs backwards on this edge alone
     """
 
     source: str
@@ -77,10 +78,10 @@ class Diagram:
 
 
 def delayed_sources(loop: Loop, *without: Role) -> dict[fx.Node, tuple[fx.Node, int]]:
-    """For each state that a step reads: the value it was, and how many steps ago.
+    """For each state that a step reads: the value that it was when it was computed, and how many steps ago.
 
-    A state that steps pass on among each other and never compute is its own source. `without` as for
-    `unmasked_results`.
+    States that are only passed on, to themselves or in a ring, are never computed: the source of such a state is the
+    state that it is passed from, one step ago. `without` as for `unmasked_results`.
     """
     entering = {out: into for into, out in loop.delays.values()}
     masks = _masks(loop, without)

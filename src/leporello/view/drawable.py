@@ -77,7 +77,10 @@ def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
 
 
 def loop_picture(name: str, view: Diagram, *, stages: bool = False) -> Picture:
-    """The circuit, with a black square on every delay."""
+    """The circuit, with a black square on every delay.
+
+    stages   whether to tint what must run step by step, with a legend
+    """
     picture = folded(view, f"{name}, folded", f"One step of {name} as a loop: {_sentences(view)}")
     return replace(picture, legend=STAGE_LEGEND) if stages else picture
 
@@ -96,10 +99,10 @@ def strip_picture(
 ) -> Picture:
     """The strip: a column per step.
 
-    times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1. By default up to three
-               steps are written around t, more are numbered
-    ends       whether dashed spots hint at what comes before and after
-    shown      how many first and last steps are drawn of a long strip; (3, 3) of more than seven
+    times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1. By default more than
+               three steps are numbered; fewer are "end" where some values exist at the last step only, else "around"
+    ends       whether dashed spots hint at what comes before and after; by default unless steps are numbered
+    shown      how many first and last steps are drawn; by default (3, 3) of a strip of more than seven, else all
     whole      draw every step, however many
     backward   add the gradient's arrows
     gradient   a gradient method: add the arrows it follows, and mark those it cuts

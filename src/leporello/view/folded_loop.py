@@ -37,7 +37,7 @@ class FoldedLoop(Loop, Drawable):
     def split(self, drawn_in: Callable[[fx.Node], bool] | None = None) -> SplitLoop:
         """Part it into stages: what must run step by step, and what can run on all steps at once.
 
-        drawn_in   operators that may run step by step though they need not, where nothing else reads them
+        drawn_in   says of an operator whether it may run step by step though it need not, where nothing else reads it
         """
         return SplitLoop(**_fields(split(self, drawn_in)))
 
@@ -75,7 +75,7 @@ class UnfoldedLoop(Unfolding, Drawable):
 
         times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
         ends       whether dashed spots hint at what comes before and after
-        shown      how many first and last steps are drawn, (3, 3) of more than seven; whole=True draws all
+        shown      how many first and last steps are drawn, by default (3, 3) of more than seven; whole=True draws all
         backward   add the gradient's arrows, from right to left
         gradient   a gradient method: mark the arrows that it cuts
         """

@@ -1,6 +1,6 @@
 """The function view of a step: all of it as one function f of the inputs and the state.
 
-A true value that is fed back is an input too, from the step before where the state is nothing else.
+A true value that is fed back is an input too. Where a state leaf is always that value, it is read from the step before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leporello.view.diagram import (
 
 
 def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
-    """One vertex for the state, one for each input, one for a true value that is fed back.
+    """One vertex for the state (for the output, without a state), one for each input and for a true value fed back.
 
     unfolded   where f is written: folded, on the edges from the inputs; unfolded, or without inputs, between states
     """

@@ -104,7 +104,7 @@ class _OperatorDiagram:
             self._box(node, key)
 
     def _operator(self, node: fx.Node) -> str | None:
-        """Add the vertex of an operator and the edges into it; its key."""
+        """Add the vertex of an operator and the edges into it; return its key."""
         reads = [source for source in node.all_input_nodes if isinstance(source.meta.get("val"), (Tensor, tuple, list))]
         key, tooltip = f"operator.{node.name}", str(node.meta.get("label") or "")
         inside = node in self.stepwise
@@ -227,7 +227,7 @@ def _passes_through(node: fx.Node) -> bool:
 
 
 def _symbol(node: fx.Node) -> str:
-    """The label of an operator; `1 - z` has its number."""
+    """The label of an operator; of `1 - z` it is `1−`."""
     if operator_name(node) == "rsub" and isinstance(node.args[1], (int, float)):
         return f"{node.args[1]:g}−"
     return SYMBOLS.get(operator_name(node), operator_name(node).strip("_").replace("_", " "))

@@ -55,7 +55,11 @@ class Strip:
         *,
         whole: bool = False,
     ) -> Strip:
-        """The strip with defaults for what is None: short strips around t, long ones numbered and with a gap."""
+        """The strip with defaults for what is None: short strips around t, long ones numbered and with a gap.
+
+        has_last_step_only   whether some vertices exist at the last step only: a short strip then calls that step t
+        whole                no gap by default
+        """
         if times is None:
             times = "numbers" if steps > MAX_STEPS_AROUND_T else "end" if has_last_step_only else "around"
         if shown is None and steps > MAX_STEPS_DRAWN and not whole:
@@ -184,7 +188,10 @@ class StripWriter:
         return len(self.columns) - 1 if self.diagram.is_reverse(edge) else 0
 
     def _source(self, index: int, edge: Edge) -> int | None:
-        """The column from which a delayed edge comes; the gap and the beginning stand for all steps they hide."""
+        """The column from which a delayed edge into a column comes; None where it is not on the strip.
+
+        Columns of gaps and ends stand for all steps that they hide.
+        """
         way = 1 if self.diagram.is_reverse(edge) else -1
         for _ in range(edge.delay):
             following = index + way
@@ -196,7 +203,10 @@ class StripWriter:
         return index
 
     def _hint(self, key: str, index: int, edge: Edge) -> None:
-        """Add a dashed spot for what is not drawn; where time has numbers, the state before the first step."""
+        """Add a dashed spot for a vertex of a step that is not drawn.
+
+        Where steps are numbered and no delay is longer than 1, the spot before the first step is solid and numbered.
+        """
         id = f"{key}@{index}"
         if id in self.spots:
             return

@@ -134,7 +134,7 @@ def _is_multiplied(node: fx.Node, varying: set[fx.Node]) -> bool:
 
 
 def _matrices(node: fx.Node, source: fx.Node, varying: set[fx.Node]) -> list[str]:
-    """The parameters with which an operator multiplies one of its arguments, by name."""
+    """Names of the parameters with which an operator multiplies its argument `source`; none where it does not."""
     places = FACTORS.get(operator_name(node))
     if places is None or source not in varying:
         return []

@@ -91,6 +91,13 @@ def test_perplexity_is_that_of_a_plain_loop(cell: str, forced: bool):
     assert bits == pytest.approx([0.0, *(one / math.log(2) for one in surprises)])
 
 
+@pytest.mark.parametrize("text", ["", "t", "th"])
+def test_every_token_of_a_short_text_has_its_surprise(text: str):
+    symbols, bits = model_of().surprises(text)
+    assert (len(symbols), len(bits)) == (len(text), len(text))
+    assert bits[:1] in ([], [0.0])
+
+
 def test_feedback_that_is_forced_is_another_than_ones_own():
     assert model_of("jordan", True).perplexity(TEXT) != pytest.approx(model_of("jordan", False).perplexity(TEXT))
 

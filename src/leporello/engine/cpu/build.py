@@ -43,14 +43,14 @@ OPTIONAL_FLAGS = (
 
 @functools.cache
 def compiler() -> str | None:
-    """The path of the machine's C compiler: $CC, else cc, gcc or clang."""
+    """The path of the machine's C compiler: $CC if it is set, else cc, gcc or clang; None if there is none."""
     requested = shlex.split(os.environ.get("CC", ""))[:1]
     paths = (shutil.which(name) for name in requested or ["cc", "gcc", "clang"])
     return next((path for path in paths if path), None)
 
 
 def _command() -> tuple[str, ...]:
-    """The compiler, with the arguments in $CC."""
+    """The words of the compiler's command: its path, and the arguments in $CC; refused where there is none."""
     refuse_no_compiler()
     return (str(compiler()), *shlex.split(os.environ.get("CC", ""))[1:])
 
@@ -98,7 +98,7 @@ def _macros(flags: tuple[str, ...]) -> str | None:
 
 
 def machine() -> str:
-    """What a library depends on apart from its source: the compiler, its flags and the processor."""
+    """What a library depends on apart from its source, as text for the hash: compiler, flags and processor."""
     return "\n".join([*_command(), _version(), " ".join(flags()), platform.machine(), processor()])
 
 
@@ -133,7 +133,11 @@ def _vector_bytes(flags: tuple[str, ...]) -> int:
 
 
 def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
-    """The library of a C source, built unless it is in the cache; and the path of the source."""
+    """The library of a C source, built unless it is in the cache, and the path of the source.
+
+    text   of the C source
+    name   which the names of its files begin with
+    """
     refuse_no_compiler()
     try:
         return _library(text, name)

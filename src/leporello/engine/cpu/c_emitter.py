@@ -32,7 +32,7 @@ def c_file(name: str) -> str:
 
 
 def runtime_text(vector_bytes: int) -> str:
-    """What all kernels share: products and sums of both types of numbers, and the threads."""
+    """The C text that all kernels share: products and sums in float and in double, and the threads."""
     lines = []
     for real, integer, letter, size in (("float", "int", "f", 4), ("double", "long long", "d", 8)):
         lines += [f"#define REAL {real}", f"#define WIDE {vector_bytes // size}", f"#define NAME(name) name##_{letter}"]
@@ -48,7 +48,7 @@ def runtime_text(vector_bytes: int) -> str:
 
 
 def tile_rows(vector_bytes: int) -> int:
-    """Rows of a tile: as many as two vectors each leave room for in the registers."""
+    """Rows of a register tile: each holds two vectors of sums in registers, and the factors need some as well."""
     return 12 if vector_bytes == 64 else 6
 
 
@@ -59,7 +59,10 @@ def c_source_of(kernel: Kernel, vector_bytes: int) -> str:
 
 
 def refuse_types(kernel: Kernel) -> None:
-    """Refuse, by name, a kernel with types that C is not written for: here a value has one type wherever it is."""
+    """Raise an `EngineRefusal` for types that this emitter does not cover.
+
+    A dtype must be in `TYPES`, and the same for storage, arithmetic and accumulation.
+    """
     for buffers in kernel.buffers.values():
         for buffer in buffers:
             if buffer.dtype not in TYPES or buffer.arithmetic != buffer.dtype:
@@ -79,9 +82,10 @@ def _refuse(what: str) -> NoReturn:
 
 
 class _BlockWriter:
-    """Lines of blocks while they are written.
+    """Writes the blocks of a kernel as lines of C.
 
-    prefetched   sequences whose next step is prefetched already
+    lines        written by now
+    prefetched   sequences whose next step an earlier block prefetches
     """
 
     def __init__(self, layout: MemoryLayout) -> None:
@@ -93,7 +97,7 @@ class _BlockWriter:
         self.lines.append("    " * depth + line)
 
     def block(self, block: Block) -> None:
-        """A block of one step, for the rows of one thread's share."""
+        """Write a block of one step, for the rows of one thread's share."""
         names = self.layout.names
         if isinstance(block, Product):
             self.product(block, names[block.left], names[block.out], "rows", 4)
@@ -107,7 +111,13 @@ class _BlockWriter:
             self.emit("}", 4)
 
     def product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: int | None = None) -> None:
-        """A product of rows at `left`, `stride` elements apart; by default as the layout says."""
+        """Write the call of the runtime that computes a product, in a loop over heads where there are several.
+
+        left, out   C pointers to the first row of the factor and of the result
+        rows        how many rows, as C
+        depth       of indentation
+        stride      elements from row to row of `left`; None: as the layout says
+        """
         slot = self.layout.slots["matrix", block.matrix]
         heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
         head = "0" if block.heads == 1 else "head"
@@ -120,7 +130,7 @@ class _BlockWriter:
         )
 
     def _prefetch(self, block: Pointwise) -> None:
-        """Prefetch what this row reads of its sequences at the next step, so that it arrives while products run."""
+        """Write prefetches of what this row reads of its sequences at the next step: it arrives while products run."""
         sign = self.layout.next_step
         for buffer in sorted(read(block) - self.prefetched, key=lambda buffer: buffer.slot):
             size = buffer.count * buffer.dtype.itemsize
@@ -178,7 +188,11 @@ class _BlockWriter:
         self._close(depth, 5)
 
     def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "") -> int:
-        """Open a loop for each axis of more than one element; returns the depth of the lines inside."""
+        """Open a loop for each axis of more than one element; returns the depth of the lines inside.
+
+        letter   that the loop variables' names begin with
+        simd     the variable that the innermost loop adds to, for a vectorised sum; "" if there is none
+        """
         loops = [(axis, size) for axis, size in enumerate(sizes) if size != 1]
         for number, (axis, size) in enumerate(loops):
             if number == len(loops) - 1:
@@ -196,7 +210,7 @@ class _BlockWriter:
 
 
 class _KernelWriter(_BlockWriter):
-    """Lines of a kernel while they are written: rows, steps, and the blocks of each."""
+    """Writes a whole kernel as C: the loops over groups of rows and over steps, and in them the blocks."""
 
     def __init__(self, kernel: Kernel, layout: MemoryLayout) -> None:
         super().__init__(layout)
@@ -249,7 +263,11 @@ class _KernelWriter(_BlockWriter):
         self.emit("}")
 
     def _copy(self, buffer: Buffer, memory: str, own: str, *, into: bool) -> None:
-        """Copy a state between the caller's memory, where a null pointer stands for zeros, and the thread's own."""
+        """Write the copy of a state between the caller's memory, where a null pointer means zeros, and the thread's.
+
+        memory, own   C pointers to the caller's and to the thread's memory
+        into          whether it goes into the thread's memory, at the beginning; else out of it, at the end
+        """
         own = f"{own} + row * {self.layout.stride(buffer)}"
         there = f"{memory} + (at + row) * {buffer.count}"
         size = buffer.count * buffer.dtype.itemsize
@@ -264,7 +282,7 @@ class _KernelWriter(_BlockWriter):
     # ---- steps
 
     def _all_steps(self) -> None:
-        """The steps of a group of rows; blocks that run ahead do so for several steps, if rows are few."""
+        """Write the loop over the steps of a group of rows; blocks ahead run for several steps if rows are few."""
         ahead = self.layout.ahead
         most = "TOGETHER / rows" if ahead else "1"
         self.emit(f"const long most = {most};", 2)
@@ -283,7 +301,7 @@ class _KernelWriter(_BlockWriter):
         self.emit("}", 2)
 
     def _step(self, *blocks: Block) -> None:
-        """Blocks of one step, behind the pointers to what they read and write."""
+        """Write blocks of one step, behind the pointers to what they read and write at it."""
         kernel, layout = self.kernel, self.layout
         used = {buffer for block in blocks for buffer in touched(block)}
         self.emit("const long count = begin + step;", 4)
@@ -310,7 +328,10 @@ class _KernelWriter(_BlockWriter):
             self.block(block)
 
     def _pointer(self, buffer: Buffer, slot: int) -> None:
-        """Where the caller's memory of a value begins at this step, for this group of rows."""
+        """Write the pointer to a buffer in the caller's memory, at this step and this group of rows.
+
+        slot   where its address is in `given`
+        """
         kind = TYPES[buffer.dtype]
         constant = "" if buffer.place == "write" else "const "
         offset = {
@@ -322,7 +343,10 @@ class _KernelWriter(_BlockWriter):
         self.emit(f"{constant}{kind} *restrict {name} = ({constant}{kind} *)given[{slot}]{offset};", 4)
 
     def _product_ahead(self, block: Product) -> None:
-        """A product for the rows of several steps; those of a sequence are copied next to each other first."""
+        """Write a product for the rows of several steps; unless they are scratch, they are gathered first.
+
+        In the caller's memory the rows of a step are not beside those of the next: other groups' rows are between.
+        """
         left, layout = block.left, self.layout
         out = layout.memory(block.out)
         if left.place == "scratch":

@@ -25,7 +25,7 @@ class LoopBody:
 
     lines       inside the loops
     hoisted     in front of the loops, since no loop changes them: compilers vectorise more readily so
-    names       of expressions that have been computed, by id
+    names       of expressions that have been computed, by id; of a constant its literal
     stored      names of values that were stored by an earlier statement of this iteration, by buffer and index
     """
 
@@ -40,7 +40,7 @@ class LoopBody:
         self._alive: list[Expression] = []  # ids of expressions that are kept are not used again
 
     def named(self, value: str, kind: str, hoisted: bool = False) -> str:
-        """A name for a C expression of a C type; it is its own if it is one already."""
+        """The name of a new C variable of type `kind` that holds a C expression; a name is returned as it is."""
         if value.isidentifier():
             return value
         name, self._count = f"t{self._count}", self._count + 1
@@ -48,7 +48,7 @@ class LoopBody:
         return name
 
     def value(self, expression: Expression) -> str:
-        """The name of an expression's value, or the literal; what it is made of is computed before."""
+        """The name or literal of an expression's value; the statements that compute it are added where it is new."""
         if id(expression) in self.names:
             return self.names[id(expression)]
         text = self._spelt(expression)
@@ -62,7 +62,7 @@ class LoopBody:
         return text
 
     def _is_invariant(self, expression: Expression) -> bool:
-        """Whether no loop changes a value; its operands have been seen before."""
+        """Whether no loop changes a value; `value` has been called on its operands before."""
         if isinstance(expression, Constant):
             return True
         if isinstance(expression, Apply):
@@ -109,7 +109,10 @@ class LoopBody:
 
 
 def _working_type(expression: Apply) -> torch.dtype:
-    """In which type an operator computes: the widest of its arguments'; its value's where they are integers."""
+    """The type in which an operator computes, which decides between floating-point and integer spelling.
+
+    It is the widest floating type of its arguments; without one, the first argument's type, or a cast's own.
+    """
     types = [dtype_of_expression(argument) for argument in expression.arguments]
     if torch.float64 in types or torch.float32 in types:
         return torch.float64 if torch.float64 in types else torch.float32

@@ -19,7 +19,7 @@ NAME_ENDINGS: dict[Place, str] = {"next": "_next", "write": "_out", "state": "_s
 
 
 def rows_together(kernel: Kernel) -> int:
-    """Rows that are taken through a step together, at most."""
+    """Rows that a thread, or a team of threads, takes through a step together, at most."""
     return MAX_ROWS_TOGETHER_IF_LARGE if _matrix_elements(kernel) >= LARGE_MATRIX_ELEMENTS else MAX_ROWS_TOGETHER
 
 
@@ -30,14 +30,16 @@ def _matrix_elements(kernel: Kernel) -> int:
 class MemoryLayout:
     """Where every buffer of a kernel is.
 
-    real         C's type of the kernel's numbers
-    lanes        numbers in a vector
+    real         the C type of the kernel's dtype
+    lanes        elements of that type in a vector
     ahead        the blocks that run for several steps together
-    names        of buffers, as they are at one step
-    registers    values that stay in registers and have no memory
+    names        of the C pointers to buffers at the present step
+    registers    scratch buffers whose elements stay in registers and have no memory
     own          buffers in the thread's own memory
     prefetches   whether a step prefetches what the next one reads
-    slots        where in `given` the pointers are, by place and slot; a matrix takes MATRIX_WORDS
+    next_step    the sign, "+" or "-", of the way from a step's memory to that of the next
+    slots        where in `given`, the words passed to the C function, the address of a buffer is, by place and slot;
+                 "matrix": where the MATRIX_WORDS of a matrix begin; "products": the function that multiplies
     """
 
     def __init__(self, kernel: Kernel, vector_bytes: int) -> None:
@@ -55,11 +57,11 @@ class MemoryLayout:
         self.slots = _slots(kernel)
 
     def memory(self, buffer: Buffer) -> str:
-        """The name of a buffer in the thread's own memory, from its beginning."""
+        """The name of the C pointer to the beginning of a buffer in the thread's own memory."""
         return f"{self.names[buffer]}_memory"
 
     def element(self, buffer: Buffer, index: str) -> str:
-        """One element of a buffer, of the present row."""
+        """The C text of one element of a buffer, of the present row; `index` is C too."""
         row = "" if buffer.place == "fixed" else f"row * {self.stride(buffer)} + "
         return f"{self.names[buffer]}[{row}{index}]"
 
@@ -68,28 +70,28 @@ class MemoryLayout:
         return self.padded(buffer.count) if buffer.place in ("scratch", "state", "next") else buffer.count
 
     def padded(self, count: int) -> int:
-        """So many elements in whole tiles, two vectors wide, and one tile more."""
+        """`count` rounded up to whole tiles, two vectors wide, and one tile more."""
         tile = 2 * self.lanes
         return -(-count // tile) * tile + tile
 
     def own_bytes(self, buffer: Buffer) -> int:
-        """Of a buffer in the thread's own memory, for all rows that are taken together."""
+        """Bytes of a buffer in the thread's own memory, for all rows taken together, in whole cache lines."""
         size = self.rows_together * self.stride(buffer) * buffer.dtype.itemsize
         return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
     def gathered_bytes(self) -> int:
-        """For the rows of several steps that products ahead multiply."""
+        """Bytes for the gathered rows of several steps that a product ahead multiplies; 0 if none gathers."""
         lefts = [block.left for block in self.ahead if isinstance(block, Product) and block.left.place != "scratch"]
         size = self.kernel.dtype.itemsize
         return max((self.rows_together * self.padded(left.count) * size for left in lefts), default=0)
 
     def scratch_bytes(self) -> int:
-        """All that a thread needs; one line more, to begin at a line of the cache."""
+        """All bytes that a thread needs; with one cache line more, so that they can begin at one."""
         return sum(map(self.own_bytes, self.own)) + self.gathered_bytes() + CACHE_LINE_BYTES
 
 
 def _names(kernel: Kernel) -> dict[Buffer, str]:
-    """The user's names, made different by place and by number."""
+    """A C identifier for each buffer: the user's name, made unique by an ending for its place and a counter."""
     names: dict[Buffer, str] = {}
     taken: set[str] = set()
     for buffers in kernel.buffers.values():

@@ -125,7 +125,7 @@ REDUCTION_SPELLING = {
 
 
 def extremes(dtype: torch.dtype) -> dict[str, str]:
-    """The lowest and the highest number of a type: what a search for the largest or smallest begins with."""
+    """The C text of the "lowest" and the "highest" value of a type: what amax and amin begin with."""
     if dtype.is_floating_point:
         return {"lowest": "-__builtin_inf()", "highest": "__builtin_inf()"}
     if dtype == torch.bool:
@@ -135,7 +135,7 @@ def extremes(dtype: torch.dtype) -> dict[str, str]:
 
 
 def literal(value: float | int | bool, dtype: torch.dtype) -> str:
-    """A constant, to the last bit."""
+    """The C literal of a constant, exact to the last bit of `dtype`."""
     if not dtype.is_floating_point:
         return str(int(value))
     single = "f" if dtype == torch.float32 else ""

@@ -24,7 +24,7 @@ PROCESS = os.getpid()  # the process that has torch's threads; the child of a fo
 
 @functools.cache
 def runtime() -> Any:
-    """The shared library with products, sums and threads."""
+    """The shared library with products, sums and threads, built or loaded at the first call."""
     code, _ = library(runtime_text(vector_bytes()), "runtime")
     pointer = ctypes.c_void_p
     code.run_parallel.argtypes = [pointer]
@@ -55,7 +55,7 @@ def _torch_threads() -> tuple[int, ...]:
 
 
 def thread_count(operations: int) -> int:
-    """The number of threads among which work is divided."""
+    """The threads among which so many operations are divided: torch's number of threads, or 1 for little work."""
     return torch.get_num_threads() if operations > MIN_THREADED_OPERATIONS else 1
 
 
@@ -66,6 +66,7 @@ def run_kernel(
 
     address     of the kernel's function
     arguments   the kernel's arguments, which follow the words of `call` in threads.c
+    rows        of the batch, which the threads divide among themselves, for `steps` steps
     scratch     bytes of scratch memory for each thread, or for a team of them
     team_rows   rows that all threads take through the steps together, as a team; 0 where each thread has its own rows
     """
@@ -77,7 +78,10 @@ def run_kernel(
 
 
 def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
-    """Copy a value to one step of a sequence; faster than torch's own for the few numbers of a state."""
+    """Copy a value to one step of a sequence; faster than torch's own for the few elements of a state.
+
+    Both must be contiguous and of one dtype, which is not checked.
+    """
     size = value.nbytes
     ctypes.memmove(sequence.data_ptr() + step * size, value.data_ptr(), size)
 

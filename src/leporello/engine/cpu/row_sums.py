@@ -25,11 +25,13 @@ SumShapes = tuple[tuple[int, int, int, int], ...]  # see RowSums
 
 
 class RowSums:
-    """For each pair of values first.t() @ second; first.sum(0, keepdim=True) where there is no second.
+    """For each pair of values first.t() @ second, or first.sum(0, keepdim=True) without a second; a list of tensors.
+
+    Each value is an argument of the call once, however many sums read it.
 
     shapes    for each sum: the index of the first value, that of the second or -1, and their numbers of columns
-    columns   of each value; 0 for a second value that does not exist
-    past      whether there is one value more, the mask of rows that are skipped
+    columns   of each value, and a last 0, found at index -1, for a second value that does not exist
+    past      whether the last argument of a call is the mask of rows that are skipped
     work      approximate operations for one row
     code      by runtime library and number of threads: the address of the function, and bytes of scratch per thread
     """
@@ -88,7 +90,10 @@ class _RowSum(NamedTuple):
 
 
 def with_row_sums(graph: fx.Graph) -> fx.Graph:
-    """A copy of a graph in which sums over rows are computed by one call, if there is a product among them."""
+    """A copy of a graph in which `RowSums` computes the results that are sums over rows.
+
+    There is one call for each dtype and mask of skipped rows, and only where one of its sums is a product.
+    """
     graph, _ = copied(graph)
     groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _RowSum]] = {}
     for node in dict.fromkeys(results(graph)):
@@ -104,7 +109,10 @@ def with_row_sums(graph: fx.Graph) -> fx.Graph:
 
 
 def sums_in_turn(stage: Stage) -> list[Stage]:
-    """An at-once stage as several: one for the sums of each large value, so that its memory is freed early."""
+    """An at-once stage as several: one for the sums of each large input, so that its memory is freed early.
+
+    All other results stay together in one stage. A stage with states, or with nothing to divide, is returned alone.
+    """
     groups: dict[fx.Node | None, list[int]] = {}
     for index, node in enumerate(results(stage.graph)):
         row_sum = _row_sum(node)
@@ -117,7 +125,7 @@ def sums_in_turn(stage: Stage) -> list[Stage]:
 
 
 def _with_results(stage: Stage, indices: list[int]) -> Stage:
-    """The stage with only those of its results."""
+    """A copy of the stage with only the results at these indices, and without inputs that they do not need."""
     graph, copies = copied(stage.graph)
     nodes = [copies[node] for node in results(stage.graph)]
     graph.output_node().args = (tuple(nodes[index] for index in indices),)
@@ -132,7 +140,7 @@ def _with_results(stage: Stage, indices: list[int]) -> Stage:
 
 
 def _call_together(graph: fx.Graph, sums: dict[fx.Node, _RowSum]) -> None:
-    """Replace sums of the same dtype that skip the same rows by one call."""
+    """Replace sums of the same dtype that skip the same rows by one call, in the graph itself."""
     values = list(dict.fromkeys(value for row_sum in sums.values() for value in row_sum[:2] if value is not None))
     shapes = tuple(
         (values.index(first), -1 if second is None else values.index(second), _columns(first), _columns(second))
@@ -149,7 +157,10 @@ def _call_together(graph: fx.Graph, sums: dict[fx.Node, _RowSum]) -> None:
 
 
 def _row_sum(node: fx.Node) -> _RowSum | None:
-    """A sum over rows that is an output of the stage and not read in it, of dtypes that kernels support; else None."""
+    """The operands of a sum over rows, if that is what a result is; None if not, or if `RowSums` cannot compute it.
+
+    It can if no other operator reads the sum, and all operands have columns and a dtype of `KERNEL_DTYPES`.
+    """
     if any(user.op != "output" for user in node.users):
         return None
     if node.target is masked_row_sum:

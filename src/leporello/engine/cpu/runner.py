@@ -42,10 +42,10 @@ class CpuRunner:
     rows_alone    rows per thread from which on threads work independently, not as a team
     loaded        slots of the fixed values that the C code reads element by element and needs contiguous; the others
                   are only multiplied
-    matrices      for each matrix: the slot of its fixed value, its axes of head, inner and outer numbers, and their
-                  strides where it is contiguous (None where its value has other axes too)
+    matrices      for each matrix: the slot of its fixed value, its head, inner and outer axis, and their strides if the
+                  value is contiguous (None where it has other axes too)
     pack          the function that packs matrices
-    packed_size   numbers in the packed tiles of all matrices
+    packed_size   elements in the packed tiles of all matrices
     packed_at     byte offset of each packed matrix
     sizes         heads, inner and outer size of each matrix, for `pack`
     """
@@ -110,6 +110,8 @@ class CpuRunner:
         """Pack the kernel's matrices into tiles, which the returned tensor holds.
 
         words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written here
+
+        While there is an `invariant_cache`, matrices with the same addresses and strides are packed once.
         """
         cache = invariant_cache()
         key = None if cache is None else (id(self), tuple(words))
@@ -151,8 +153,10 @@ def build(kernel: Kernel) -> CpuRunner:
 
 
 def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
-    """Strides of a contiguous matrix along head, inner and outer axis, 0 where it has no axis of heads; None where its
-    value has other axes too."""
+    """Strides of a contiguous matrix along its head, inner and outer axis; None where its value has other axes too.
+
+    The stride along the heads is 0 where they share the matrix.
+    """
     pairs = zip(matrix.axes, (matrix.heads, matrix.inner, matrix.outer), strict=True)
     sizes = {axis: size for axis, size in pairs if axis is not None}
     if len(sizes) != len(kernel.buffers["fixed"][matrix.fixed].sizes):
@@ -163,7 +167,7 @@ def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
 
 
 def _packed_size(matrix: Matrix, kernel: Kernel) -> int:
-    """Numbers of a matrix packed into tiles two vectors wide."""
+    """Elements of a matrix packed into tiles two vectors wide, the last one padded."""
     tile = 2 * vector_bytes() // kernel.dtype.itemsize
     return matrix.heads * matrix.inner * (-(-matrix.outer // tile) * tile)
 

@@ -50,6 +50,7 @@ def is_drawn_in(node: fx.Node) -> bool:
 
 
 def _at_once(stage: Stage) -> list[Stage]:
+    """An at-once stage as one or several, in which our kernels compute sums over rows and large products."""
     return [replace(part, graph=with_window_products(with_row_sums(part.graph))) for part in sums_in_turn(stage)]
 
 

@@ -26,10 +26,12 @@ MIN_MATRIX_NUMBERS = 1 << 15  # for a smaller matrix the overhead of a call is t
 
 
 class WindowProduct:
-    """value @ matrix, or bias + value @ matrix for three operands; value has rows, the others are invariant.
+    """value @ matrix, or bias + value @ matrix for the operands (bias, value, matrix); only value has rows.
+
+    With fewer than MIN_ROWS rows torch computes it.
 
     inner, outer   the sizes of the matrix
-    code           by runtime library: see `_code`
+    code           what `_code` gives, by runtime library
     """
 
     __name__ = "multiply"
@@ -70,7 +72,10 @@ class WindowProduct:
         return out
 
     def _code(self, code: Any) -> tuple[int, int, int]:
-        """The address of the function, bytes of scratch for each thread, and numbers in all packed tiles."""
+        """The address of the function, bytes of scratch for each thread, and elements in all packed tiles.
+
+        code   the runtime library
+        """
         if code not in self.code:
             letter = "d" if self.dtype == torch.float64 else "f"
             tile = 2 * vector_bytes() // self.dtype.itemsize
@@ -84,7 +89,7 @@ class WindowProduct:
 
 @functools.cache
 def is_faster() -> bool:
-    """Whether it is faster than torch's own product: on AMD processors, for which torch's library MKL is not tuned."""
+    """Whether `WindowProduct` beats torch's product: on AMD processors, where torch uses MKL, not tuned for them."""
     if not torch.backends.mkl.is_available():
         return False
     try:
@@ -95,7 +100,7 @@ def is_faster() -> bool:
 
 
 def with_window_products(graph: fx.Graph) -> fx.Graph:
-    """The graph, changed so that a kernel computes products of rows with a large matrix, where that is faster."""
+    """Replace products of rows with a large matrix by a `WindowProduct`, in place, where that is faster."""
     for node in list(graph.nodes):
         if node.target in (aten.mm.default, aten.addmm.default) and is_faster() and _fits(node):
             inner, outer = arguments(node)[-1].meta["val"].shape
@@ -104,7 +109,10 @@ def with_window_products(graph: fx.Graph) -> fx.Graph:
 
 
 def _fits(node: fx.Node) -> bool:
-    """Whether a product is in single precision, has rows on the left only, and its matrix is large enough."""
+    """Whether `WindowProduct` can compute a product, and its matrix is large enough.
+
+    It must be in single precision, with rows on the left only, no factors alpha and beta, and a vector as bias.
+    """
     *bias, value, matrix = arguments(node)
     others = [operand.meta["val"] for operand in (*bias, matrix)]
     if node.kwargs or not is_row_matrix(value) or any(map(has_rows, others)):

@@ -23,7 +23,9 @@ Windows = Callable[[int, int], list[tuple[int, int]]]
 
 
 def sweep_function(program: Program, befores: Mapping[str, fx.Node], windows: Windows) -> Callable[..., Any]:
-    """A function (length, batch, *inputs) -> outputs, and the sequences of the wanted states before each step.
+    """A function (length, batch, *inputs) -> (outputs, sequences of the wanted states before each step), two lists.
+
+    Inputs and outputs have the order of the program's; None for a state is zeros. Its attribute `text` is its source.
 
     befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
     windows   from length and batch to the windows of steps, in the order of the sweep
@@ -60,7 +62,7 @@ class _SweepWriter:
         self.stages = StageWriter(values)
 
     def sweep(self) -> None:
-        """The function of a sweep."""
+        """Write the function of a sweep."""
         text = self.text
         text.line(f"def sweep({', '.join(['length', 'batch', *map(self.values.value, self.program.inputs)])}):", 0)
         self._begin()
@@ -78,7 +80,7 @@ class _SweepWriter:
         text.line(f"return [{', '.join(outputs)}], [{', '.join(befores)}]")
 
     def step(self) -> None:
-        """The function of a single step."""
+        """Write the function of a single step."""
         text = self.text
         text.line(f"def step({', '.join(['batch', *map(self.values.value, self.program.inputs)])}):", 0)
         text.line("length = steps = 1; rows = batch")
@@ -90,7 +92,7 @@ class _SweepWriter:
         text.line(f"return [{', '.join(self._result(port, node) for port, node in self.program.outputs)}]")
 
     def _begin(self) -> None:
-        """Initial states, what is computed once, and empty totals."""
+        """Write the initial states, what is computed once, and empty totals."""
         program, text = self.program, self.text
         for name, (_, out) in program.delays.items():
             value, state = self.values.value(out), python_name(name)
@@ -113,13 +115,16 @@ class _SweepWriter:
             text.line(f"t_{node.name} = None")
 
     def _prepare(self) -> None:
-        """What stages need before the first window, and memory for the outputs."""
+        """Write what stages need before the first window, and memory for the outputs."""
         for timed in self.program.timed:
             self.stages.prepare(timed)
         self.values.allocate_sequences()
 
     def _between_windows(self) -> None:
-        """After the stages of a window: sums over time, and states on no cycle: the last value of their sequence."""
+        """Write what follows the stages of a window: sums over time, and the new values of states on no cycle.
+
+        The new value of such a state is the last step, in the order of the sweep, of what enters its delay.
+        """
         depth = self.values.depth
         for node in self.program.summed:
             axis, name = own_row_axis(node), f"t_{node.name}"
@@ -136,7 +141,7 @@ class _SweepWriter:
     # ---- results
 
     def _finish(self) -> None:
-        """What is computed from totals, after the last window."""
+        """Write what is computed from totals, after the last window."""
         if self.program.finish is not None:
             stage, function = self.program.finish
             targets = "".join(f"t_{node.name}, " for node in stage.writes)
@@ -144,18 +149,18 @@ class _SweepWriter:
             self.text.line(f"{targets}= {self.text.name('finish', function)}({reads})")
 
     def _timeless(self, node: fx.Node) -> str:
-        """A total, or a value that is computed once."""
+        """The name of a total, or of a value that is computed once."""
         is_total = node in self.placement.totals or node in self.program.summed
         return f"t_{node.name}" if is_total else self.values.value(node)
 
     def _result(self, port: Port, node: fx.Node) -> str:
-        """An output of the program, after the last window."""
+        """The expression of an output of the program, after the last window."""
         if port.kind == "state":
             return f"s_{python_name(port.name)}"
         return f"t_{node.name}" if port.kind == "total" else self._sequence(node)
 
     def _sequence(self, node: fx.Node) -> str:
-        """An output as a sequence: (length, batch, ...)."""
+        """The expression of an output as a sequence, (length, batch, ...)."""
         if node in self.program.sequences:
             return self.values.value(node)
         if node not in self.placement.written:
@@ -169,8 +174,13 @@ class _SweepWriter:
         return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
 
     def _before(self, name: str, node: fx.Node) -> str:
-        """The states before each step: a view of the states after each step, shifted by one, if that sequence has the
-        initial state in front of it; else a copy."""
+        """The expression of a state's sequence before each step.
+
+        It is a view of the states after each step, shifted by one, if that sequence has the initial state in front of
+        it (`Placement.owners`); else a copy.
+
+        node   the state's sequence after each step
+        """
         if name == self.placement.owners[node] and node in self.placement.written:
             return f"b_{node.name}[{'1:' if self.program.reverse else ':length'}]"
         after, first = self._sequence(node), f"i_{python_name(name)}.unsqueeze(0)"

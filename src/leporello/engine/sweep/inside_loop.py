@@ -22,11 +22,14 @@ def run_inside(
     fixed: Sequence[Tensor],
     places: Sequence[Tensor],
 ) -> tuple[Sequence[Tensor], list[Tensor]]:
-    """Run an inside over a window: the states after it, and its `loose` results, flat.
+    """Run an inside over a window: returns the states after it, and its `loose` results.
 
+    Values of a window are flat: one axis holds steps times batch. Results are in the order of time, also in reverse.
+
+    states   before the window
     reads    sequences of the window, flat, with their row axis
     fixed    what is the same at every step
-    places   memory into which the `placed` results are written
+    places   memory into which the `placed` results are written, flat, rows first
     """
     count, function = len(timed.states), timed.function
     inputs = [_by_steps(value, axis, steps, batch) for value, axis in reads]
@@ -51,7 +54,7 @@ def run_inside(
 
 
 def _axis(timed: TimedStage, node: Any) -> int:
-    """The row axis of a result."""
+    """The row axis of a result (a node) of an inside."""
     return next(rows for written, rows in timed.writes if written is node and rows is not None)
 
 
@@ -62,6 +65,9 @@ def _by_steps(value: Tensor, axis: int, steps: int, batch: int) -> Sequence[Tens
 
 
 def repeated(value: Tensor, axis: int, steps: int) -> Tensor:
-    """A value that is the same at every step, once for each step of a window, flat."""
+    """A value that is the same at every step, repeated for each step of a window, flat.
+
+    axis   its row axis
+    """
     one_step = value.unsqueeze(axis)
     return one_step.expand(*value.shape[:axis], steps, *value.shape[axis:]).flatten(axis, axis + 1).contiguous()

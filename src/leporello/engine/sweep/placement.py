@@ -21,7 +21,7 @@ class Placement:
     """Where the values of a sweep are in memory.
 
     in_place      output sequences that a stage writes directly into their final memory
-    loose         other values that a stage writes: they live in one window
+    loose         other values that a stage writes: they live in one window; output sequences among them are copied
     totals        what each window adds to, in the order of the stages
     owners        sequences of a state after each step whose memory begins with the initial state -> that state (of
                   several the first): the states before each step are then a view of the same memory
@@ -90,7 +90,7 @@ def possible_aliases(program: Program) -> tuple[int, ...]:
 
 
 def _can_be_placed(timed: TimedStage) -> list[fx.Node]:
-    """What a stage can write into memory that is passed to it."""
+    """What a stage can write into memory that is passed to it; of a kernel the values whose first axis is the rows."""
     if timed.kernel is not None:
         return [node for node, axis in timed.kernel.writes if axis == 0]
     return list(timed.placed)

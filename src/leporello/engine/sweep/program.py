@@ -26,11 +26,12 @@ from leporello.loop.value_classes import ValueClass
 
 @dataclass(frozen=True, eq=False)
 class InsideKernel:
-    """An inside as a kernel, with the values of the Loop's graph that it reads and writes, and their row axes.
+    """An inside as a kernel, with the values of the Loop's graph that it reads and writes, as (value, row axis).
 
     reads    sequences
     rows     values that are the same at every step, one per row
     fixed    values that are the same for all rows
+    writes   sequences it computes
     """
 
     runner: Runner
@@ -46,13 +47,15 @@ class InsideKernel:
 class TimedStage:
     """A stage that runs in every window.
 
-    function   of the number of rows, the states, `varying`, `fixed`, and the memory for `placed`
+    function   of the number of rows, the states, `varying`, `fixed`, and the memory for `placed`; it runs one step of
+               an inside (its first results are the next states), all steps of a window elsewhere
     states     for an inside those on its cycle, elsewhere those it shifts by one step
-    varying    the sequences it reads, with their row axis
-    fixed      what it reads that is the same at every step
-    writes     of an at-once stage, with their row axis, None for a part of a total
+    varying    the sequences it reads, with their row axis; for an at-once stage also what is the same at every step but
+               not for all rows, which is repeated for each step
+    fixed      its other reads: what is the same at every step
+    writes     what it computes beside next states, with the row axis, None for a part of a total
     placed     writes that can go into memory that is passed to the stage
-    loose      its other writes, with their index among the results
+    loose      its other writes, each behind its index among the results of an inside
     done       sequences of the window that no later stage reads
     kernel     what runs an inside instead of `function`, where the target builds kernels
     direct     where an at-once stage is one call of a target's function that reads sequences in place: that function,
@@ -76,15 +79,16 @@ class TimedStage:
 class Program:
     """A split Loop prepared for a target.
 
-    sequences   inputs that have an axis of steps
+    inputs      values that are the Loop's inputs, in their order
+    sequences   those of them that have an axis of steps
     outputs     ports with their values
     delays      of each state what enters its delay, and what leaves it
     shifts      states on no cycle, with what enters their delay
     kept        output sequences
     summed      values that are outputs as their sum over time, one per row
-    once        the stage that runs before the first window
+    once        the stage that runs before the first window, with its function; None where there is none
     timed       the stages that run in every window, in order
-    finish      the stage that runs after the last window
+    finish      the stage that runs after the last window, likewise
     put_step    copies a value to one step of a contiguous sequence of the same dtype
     """
 
@@ -145,7 +149,10 @@ def program_of(split: Split, target: Target) -> Program:
 
 
 def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target) -> list[TimedStage]:
-    """A stage as the target runs it: an inside as a kernel, an at-once stage as one or several stages."""
+    """A stage as the target runs it: an inside as a kernel if it builds any, an at-once stage as one or several.
+
+    done   values that no later stage reads
+    """
     if stage.kind == "inside":
         ready = _with_function(split, stage, done)
         return [ready if target.build is None else replace(ready, kernel=_inside_kernel(split, stage, target))]
@@ -195,7 +202,10 @@ def _placed(stage: Stage, split: Split, first: int) -> list[int]:
 
 
 def _ordered(stage: Stage, reads: list[fx.Node], placed: list[int], split: Split) -> Callable[..., Any]:
-    """The stage's function, which takes its states first, then the reads in this order."""
+    """The stage's function of the number of rows, its states, the reads in this order, and memory for results.
+
+    placed   indices of the results that are written into memory passed to the function
+    """
     states = [split.loop.delays[name][1] for name in stage.states]
     order = [stage.reads.index(node) for node in (*states, *reads)]
     return function_of(stage.graph, placed, [0, *(1 + index for index in order)])
@@ -242,7 +252,10 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
 
 
 def _untransposed(fixed: Sequence[fx.Node], kernel: Kernel) -> tuple[list[fx.Node], Kernel]:
-    """Matrices that are only multiplied are read by their strides: a transposed input is replaced by the input."""
+    """The fixed values of a kernel with transposed inputs replaced by the inputs, and the kernel changed to fit.
+
+    This is for matrices that are only multiplied: a runner reads them by their strides, so no transposed copy is made.
+    """
     sources, matrices = list(fixed), list(kernel.matrices)
     for slot in {matrix.fixed for matrix in kernel.matrices} - loaded(kernel):
         source, turns = fixed[slot], 0
@@ -266,7 +279,7 @@ def _transposed(matrix: Matrix) -> Matrix:
 def _last_reads(stages: list[Stage], read_later: set[fx.Node]) -> list[tuple[fx.Node, ...]]:
     """For each stage the values that it is the last to read or write.
 
-    read_later   values that are read after all stages; it is extended
+    read_later   values that are read after all stages; all others are added to this set
     """
     done: list[tuple[fx.Node, ...]] = []
     for stage in reversed(stages):
@@ -277,7 +290,7 @@ def _last_reads(stages: list[Stage], read_later: set[fx.Node]) -> list[tuple[fx.
 
 
 def _without_unread(program: Program) -> Program:
-    """The program without results of the stage `once` that nothing reads."""
+    """The program without results of the stage `once` that nothing reads: kernels need no transposed matrices of it."""
     if program.once is None:
         return program
     stage, _ = program.once

@@ -48,7 +48,10 @@ class SourceText:
         return name
 
     def function(self, name: str, title: str) -> Callable[..., Any]:
-        """Compile the text and return the function of that name; tracebacks show its lines."""
+        """Compile the text and return the function of that name, with the text as its attribute `text`.
+
+        title   for tracebacks, which show the lines
+        """
         text = "\n".join(self.lines) + "\n"
         file = f"<{title}, {id(self):x}>"
         exec(compile(text, file, "exec"), self.names)
@@ -62,9 +65,9 @@ class ValueNames:
     """How the text names and allocates the values of a program.
 
     A value `name` of the graph is v_name; s_name is a state, i_name its initial value, n_name its next value; w_name is
-    an output sequence of full length, b_name the same with the initial state in front; t_name is a total. Sequences
-    have an axis of steps and one of rows where their memory is allocated before they are computed, else one axis for
-    both (flat).
+    an output sequence of full length, b_name the same with the initial state in front (in reverse: behind); t_name is a
+    total; f_name and r_name live in one window. Sequences have an axis of steps and one of rows where their memory is
+    allocated before they are computed, else one axis for both (flat).
 
     one_step   whether the text runs a single step: there are no windows, and sequences have no axis of steps
     """
@@ -83,7 +86,7 @@ class ValueNames:
         return f"v_{node.name}"
 
     def flat(self, node: fx.Node) -> str:
-        """What a stage computes in a window; a value that is the same at every step gets a separate name."""
+        """The name of what a stage computes in a window: another one for a value that does not vary with the step."""
         return self.value(node) if self.varies(node) else f"f_{node.name}"
 
     def varies(self, node: fx.Node) -> bool:
@@ -94,15 +97,17 @@ class ValueNames:
     def empty(self, node: fx.Node, rows: str, axis: int = 0, *, leaves: bool | None = None) -> str:
         """An expression that allocates memory for `rows` rows of a value.
 
+        rows     their number, as an expression
         axis     of the rows
-        leaves   whether the value is returned to the caller: then the memory is not from the buffer pool
+        leaves   whether the value is returned to the caller: then the memory is not from the buffer pool. By default as
+                 the placement has it
         """
         sizes = [str(size) for size in node.meta["val"].shape]
         sizes[axis] = rows
         return self.empty_of(node, sizes, leaves=leaves)
 
     def empty_of(self, node: fx.Node, sizes: list[str], *, leaves: bool | None = None) -> str:
-        """An expression that allocates memory of these sizes, in a value's dtype."""
+        """An expression that allocates memory of these sizes (expressions), in a value's dtype; `leaves` as above."""
         leaves = node in self.placement.leaving if leaves is None else leaves
         dtype: torch.dtype = node.meta["val"].dtype
         name = str(dtype).replace("torch.", "")
@@ -113,7 +118,10 @@ class ValueNames:
         return f"{self.text.name(f'{name}_like', self.likes[dtype])}.new_empty({', '.join(sizes)})"
 
     def allocate_sequences(self) -> None:
-        """Allocate the output sequences that stages write in place."""
+        """Write the allocation of output sequences that are written in place or have the initial state in front.
+
+        A loose one is None until its first window is stored.
+        """
         for node in sorted(self.program.kept, key=lambda node: node.name):
             name = node.name
             if node in self.placement.owners and node in self.placement.written:
@@ -134,7 +142,7 @@ class ValueNames:
         return self.empty_of(node, [length, "batch", *(str(size) for size in node.meta["val"].shape[1:])])
 
     def _step_memory(self, node: fx.Node) -> str:
-        """Memory for one step of a sequence: `empty_like` of a next state of that shape, if any, which is faster."""
+        """An expression that allocates one step of a sequence: `empty_like` of a next state of that form is faster."""
         value = node.meta["val"]
         for name, (_, out) in self.program.delays.items():
             state = out.meta["val"]
@@ -145,11 +153,11 @@ class ValueNames:
     # ---- windows
 
     def window(self, name: str) -> str:
-        """The steps of the current window of a whole sequence."""
+        """The expression of the current window's steps of a whole sequence; all of it if there is one window only."""
         return name if self.one_step else f"({name} if one else {name}[start:end])"
 
     def in_window(self, node: fx.Node) -> str:
-        """The values of a window, flat."""
+        """The expression of a value in the current window, flat; what is the same at every step is repeated."""
         if node in self.program.sequences:
             axis = own_row_axis(node)
             moved = f".movedim(0, {axis})" if axis else ""
@@ -161,11 +169,14 @@ class ValueNames:
         return f"repeated({self.value(node)}, {own_row_axis(node)}, steps)"
 
     def placed(self, node: fx.Node) -> str:
-        """The current window of memory that was allocated before, flat."""
+        """The expression of the current window of memory that was allocated before, flat."""
         return f"{self.window(f'w_{node.name}')}.flatten(0, 1)"
 
     def keep(self, node: fx.Node, axis: int) -> None:
-        """Copy a loose value to its place in the whole sequence, if it is an output."""
+        """Write the copy of a loose value to its place in the whole sequence, if it is an output.
+
+        axis   of its rows
+        """
         if node not in self.program.kept:
             return
         name, value = f"w_{node.name}", self.flat(node)
@@ -184,5 +195,5 @@ def python_name(name: str) -> str:
 
 
 def _put_window(whole: Tensor, value: Tensor, axis: int, first: int, rows: int) -> None:
-    """Copy a window's values to their place in a whole sequence, flat."""
+    """Copy a window's values into a whole sequence, both flat: `rows` rows from index `first` on."""
     whole.narrow(axis, first, rows).copy_(value)

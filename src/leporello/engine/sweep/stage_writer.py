@@ -12,7 +12,7 @@ from leporello.loop.port import Role
 
 
 class StageWriter:
-    """Writes stages into a text.
+    """Writes stages into a text. Methods that return text write, where needed, the lines that it refers to.
 
     contiguous    sequences that are made contiguous before the first window: kernels read them in place
     kernels       the name of each built kernel in the text
@@ -27,7 +27,7 @@ class StageWriter:
         self.temporaries: list[str] = []
 
     def prepare(self, timed: TimedStage) -> None:
-        """Before the first window: bind a kernel to what no window changes, and allocate its next states."""
+        """Write what comes before the first window: a kernel bound to what no window changes, and its next states."""
         if timed.direct is not None:
             # an incoming gradient may be one number expanded over all steps: made contiguous window by window only
             self._make_contiguous((node, 0) for node in timed.direct[1] if not self._is_incoming_gradient(node))
@@ -49,7 +49,7 @@ class StageWriter:
                 self.text.line(f"{new} = torch.empty_like({now})")
 
     def stage(self, timed: TimedStage) -> None:
-        """A stage in a window; values that no later stage reads are released."""
+        """Write a stage in a window; values that no later stage reads are released."""
         if timed.kernel is not None:
             self.by_kernel(timed.kernel)
         elif timed.inside:
@@ -86,7 +86,10 @@ class StageWriter:
                 self.values.keep(node, axis)
 
     def _make_contiguous(self, reads: Iterable[tuple[fx.Node, int]]) -> None:
-        """Make the sequences contiguous that are read in place."""
+        """Write the lines that make sequences contiguous which are read in place: those with rows as first axis.
+
+        reads   values with their row axis; only inputs of the program among them count
+        """
         for node, axis in reads:
             if axis == 0 and node in self.program.sequences and node not in self.contiguous:
                 self.contiguous.add(node)
@@ -97,7 +100,7 @@ class StageWriter:
         return any(read is node and port.role is Role.GRADIENT for read, port in ports)
 
     def _contiguous_window(self, node: fx.Node, axis: int) -> str:
-        """A sequence as a kernel reads it in a window: rows first, contiguous."""
+        """The expression of a sequence as a kernel reads it in a window: rows first, contiguous."""
         if axis == 0 and node in self.contiguous:
             return self.values.window(self.values.value(node))
         if node in self.placement.in_place:
@@ -109,7 +112,7 @@ class StageWriter:
         return name
 
     def _memory_in_window(self, node: fx.Node, axis: int) -> str:
-        """Memory that a kernel writes in a window: rows first, contiguous."""
+        """The expression of memory that a kernel writes in a window: rows first, contiguous."""
         if node in self.placement.in_place:
             return self.values.window(f"w_{node.name}")
         sizes = [str(size) for size in node.meta["val"].shape]
@@ -148,7 +151,10 @@ class StageWriter:
         self._called(timed, f"{self.text.name('direct', function)}({arguments})")
 
     def _called(self, timed: TimedStage, call: str) -> None:
-        """Write a call and store its results."""
+        """Write a call of a stage's function, and the lines that store its results or add them to totals.
+
+        call   its expression
+        """
         writes = [("_" if node in self.placement.in_place else self.values.flat(node)) for node, _ in timed.writes]
         self.text.line(f"{''.join(f'{name}, ' for name in writes) or '_'}= {call}", self.depth)
         for node, rows in timed.writes:
@@ -162,7 +168,7 @@ class StageWriter:
                 self.values.keep(node, rows)
 
     def _memory_for_results(self, timed: TimedStage) -> list[str]:
-        """Memory for the results that a stage's operators write into memory passed to them."""
+        """Expressions of memory for the `placed` results of a stage, flat."""
         places = []
         for node in timed.placed:
             if node in self.placement.in_place:

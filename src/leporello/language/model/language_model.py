@@ -30,9 +30,9 @@ TOKENS_PER_SCORING_CALL = 4096
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a text is predicted.
+    """How well a text is predicted. Its first token is read, not predicted: it counts in `unknown` alone.
 
-    tokens    that were predicted: all but the first
+    tokens    the number of predicted tokens
     unknown   share of tokens outside the vocabulary
     """
 
@@ -46,9 +46,9 @@ class Evaluation:
 class LanguageModel:
     """A network that predicts the next token of a text.
 
-    net         an lp.Recurrent: class indices in, scores out
+    net         an lp.Recurrent: class indices in, scores (logits) out
     tokenizer   turns text into class indices and back
-    config      that it was trained with
+    config      that it was trained with; `normalise` is applied to every text
     forced      for a net with feedback: whether true tokens are fed back instead of its own scores
 
     >>> model = LanguageModel.load("runs/shakespeare")   # doctest: +SKIP
@@ -60,9 +60,9 @@ class LanguageModel:
 
     @classmethod
     def load(cls, run: str | Path, which: str = "best") -> LanguageModel:
-        """The network of a run.
+        """The model of a run folder, its network in eval().
 
-        which   "best": as it was when the validation was best, or at the end where there is none; "last"
+        which   the checkpoint; "best": that of the best validation, or the last one where there is none; "last"
         """
         if which not in ("best", "last"):
             raise ArgumentError("'which' names no checkpoint.", came=repr(which), expected="'best' or 'last'")
@@ -78,7 +78,7 @@ class LanguageModel:
         return cls(net, tokenizer, config, facts["forced"])
 
     def scorer(self) -> NetworkScorer:
-        """The surprise of each token of a text under this network."""
+        """A `NetworkScorer` of this network, for `perplexity_of`."""
         return NetworkScorer(self.net, self.forced)
 
     def perplexity(self, text: str) -> float:
@@ -86,7 +86,7 @@ class LanguageModel:
         return self.evaluate(text).perplexity
 
     def evaluate(self, text: str) -> Evaluation:
-        """Perplexity and bits per character of a text."""
+        """Perplexity and bits per character of a text; one of fewer than two tokens is refused."""
         text = self._normalised(text)
         tokens = self.tokenizer.encode(text).long()
         if len(tokens) < 2:
@@ -113,7 +113,8 @@ class LanguageModel:
         """Each token as its symbol, and its surprise in bits: 0 for the first, which is not predicted."""
         tokens = self._tokens(text)
         nats = torch.cat([torch.zeros(1, dtype=torch.float64), *self.scorer().surprises(tokens)])
-        return [self.tokenizer.symbol(token) for token in tokens.tolist()], (nats / math.log(2)).tolist()
+        bits = (nats[: len(tokens)] / math.log(2)).tolist()
+        return [self.tokenizer.symbol(token) for token in tokens.tolist()], bits
 
     def generate(self, prompt: str = "", *, length: int = 200, **options: Any) -> str:
         """The text that follows a prompt, without the prompt itself. Options are those of `generate_stream`."""
@@ -131,6 +132,9 @@ class LanguageModel:
     ) -> Iterator[str]:
         """The text that follows a prompt, piece by piece as it is generated.
 
+        The call itself checks the arguments and reads the prompt; iterating generates.
+
+        prompt        "": the network reads a line end instead
         length        tokens to generate
         temperature   below 1: likelier tokens more often; 0: always the likeliest
         top_k         choose among the k likeliest tokens only
@@ -150,7 +154,12 @@ class LanguageModel:
     def _generated(
         self, state: Any, token: Tensor, length: int, generator: torch.Generator, **options: Any
     ) -> Iterator[str]:
-        """Generate from a state and the token after it; complete characters only."""
+        """The text of `length` generated tokens, in pieces of complete characters.
+
+        state     before the first step
+        token     (1,) what the first step reads
+        options   of `leporello.nets.generate.generate`
+        """
         decoder = self.tokenizer.decoder()
         while length:
             steps = min(TOKENS_PER_PIECE, length)
@@ -166,7 +175,10 @@ class LanguageModel:
             yield text
 
     def _state_after(self, prompt: str) -> tuple[Any, Tensor]:
-        """The state before the last token of a prompt, and that token."""
+        """The state before the last token of a prompt, and that token, (1,); an empty prompt is read as a line end.
+
+        The state is None, which stands for the initial one, if the prompt has one token.
+        """
         tokens = self._tokens(prompt or "\n").to(next(self.net.parameters()).device)
         state = None
         if len(tokens) > 1:
@@ -184,7 +196,7 @@ class LanguageModel:
         return "".join(normalised([text], self.config.normalise))
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into a new folder, for `load`."""
+        """Write the model into a new folder, for `load`: as the best checkpoint of a run without its text."""
         run = Run.create(Path(folder), self.config)
         write_vocabulary(self.tokenizer, run.vocabulary_file)
         run.write_data({"corpus": None})
@@ -204,7 +216,7 @@ class NetworkScorer:
         self.device = next(net.parameters()).device
 
     def surprises(self, tokens: Tensor) -> Iterator[Tensor]:
-        """The surprises of all tokens but the first, in nats, piece by piece."""
+        """The surprises of all tokens but the first, in nats, in pieces of float64 on the CPU."""
         state: Any = None
         for begin in range(0, len(tokens) - 1, TOKENS_PER_SCORING_CALL):
             piece = tokens[begin : begin + TOKENS_PER_SCORING_CALL + 1].to(self.device, torch.int64).unsqueeze(1)
@@ -213,7 +225,12 @@ class NetworkScorer:
             yield nn.functional.cross_entropy(scores.flatten(0, 1).double(), targets, reduction="none").cpu()
 
     def read(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The scores of a piece and the state after it."""
+        """The scores of a piece, (steps, batch, size), and the state after it, without gradients.
+
+        inputs    (steps, batch) tokens
+        targets   (steps, batch) the token after each; read only if true tokens are fed back
+        state     before the piece; None: the initial state
+        """
         with evaluation_mode(self.net), torch.no_grad():
             return self.net(inputs, state, **({"targets": targets} if self.forced else {}))
 

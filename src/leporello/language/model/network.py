@@ -1,6 +1,6 @@
 """`network_of`: the network that a configuration describes.
 
-Its cell is a `Predictor`: an embedding, the configured cell, and an output layer with a score for each token.
+Its cell is a `Predictor`: an embedding, the configured cell, and an output layer with a score (logit) for each token.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from leporello.specs.user_code import build, required_arguments
 
 
 class TokenJordan(Jordan):
-    """Jordan's cell for tokens: the probabilities softmax o are fed back.
+    """Jordan's cell for tokens: not its outputs o, which are scores, but the probabilities softmax o are fed back.
 
-    A true token that is fed back instead is a one-hot row, so that both are probabilities.
+    A true token that is fed back instead is a one-hot vector, so that both are probabilities.
     """
 
     def feed(self, output: Tensor) -> Tensor:
@@ -36,19 +36,19 @@ class TokenJordan(Jordan):
 
 
 class TokenElmanJordan(ElmanJordan):
-    """The Elman-Jordan cell for tokens: the probabilities softmax o are fed back."""
+    """The Elman-Jordan cell for tokens: the probabilities softmax o are fed back, as in `TokenJordan`."""
 
     def feed(self, output: Tensor) -> Tensor:
         return torch.softmax(output, -1)
 
 
 class Predictor(Cell):
-    """x = E[token], or the one-hot row of the token;  y, state' = inside(x, state);  scores = c + V y.
+    """x = E[token], or the one-hot vector of the token;  y, state' = inside(x, state);  scores = c + V y.
 
-    size        the number of tokens
-    inside      the cell that is run
-    embedding   the size of E's rows; 0 for one-hot rows
-    tied        V is E
+    size        of the vocabulary
+    inside      the cell between embedding and output layer
+    embedding   the size of x = E[token]; 0: no E, x is one-hot
+    tied        V and E are one parameter
     dropout     share of y's values dropped in train()
     scores      the cell's outputs are the scores: there is no output layer V, c
 
@@ -95,7 +95,7 @@ class Predictor(Cell):
         return self.head(nn.functional.dropout(y, self.dropout, self.training)), state
 
     def read(self, token: Tensor) -> Tensor:
-        """The input of the cell inside for a token: its embedding or its one-hot row."""
+        """The input of the cell inside for a token: its embedding or its one-hot vector."""
         if self.embedding is not None:
             return self.embedding(token)
         dtype = next(self.inside.parameters()).dtype
@@ -110,7 +110,7 @@ class Predictor(Cell):
         return self.inside.state_names()
 
     def feedback_leaf(self) -> str | None:
-        """That of the cell inside, if its output is the score: with an output layer nothing is fed back."""
+        """That of the cell inside, if its outputs are the scores; None with an output layer: no score is fed back."""
         return self.inside.feedback_leaf() if self.head is None else None
 
 
@@ -120,9 +120,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def network_of(config: Config, size: int) -> Recurrent:
-    """A network with fresh parameters, the same for the same seed.
+    """A network with fresh parameters, the same for the same seed: torch's global generator is seeded.
 
-    size   the number of tokens
+    size   of the vocabulary
     """
     torch.manual_seed(config.seed)
     names = parse_cells(config.cell)
@@ -158,7 +158,7 @@ def network_of(config: Config, size: int) -> Recurrent:
 
 
 def _cell_type(spec: CellSpec) -> Callable[..., object]:
-    """The class or function that makes the cell of a name."""
+    """The class or function that makes the cell of a name; for Jordan's cells, their variants for tokens."""
     if spec.sizes:
         raise ArgumentError(
             "'cell' is written without sizes here.", came=spec.text, tries=f"{spec.bare}, and hidden=256"
@@ -177,7 +177,10 @@ def _cell_type(spec: CellSpec) -> Callable[..., object]:
 
 
 def _cell(kind: Callable[..., object], spec: CellSpec, sizes: Mapping[str, int]) -> Cell:
-    """One cell of the network, called with the sizes that it requires."""
+    """One cell of the network, made by `kind` with the sizes that it requires and the options of the specification.
+
+    sizes   by the names of arguments that `kind` may have
+    """
     names = [name for name in required_arguments(kind) if name not in spec.options]
     unsupported = [name for name in names if name not in sizes]
     if unsupported:

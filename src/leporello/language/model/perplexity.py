@@ -50,7 +50,7 @@ class Scores:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): 1 for a model that predicts every token, the size of the vocabulary for a uniform one, or inf."""
+        """exp(loss), inf where that overflows: 1 for certainty, the size of the vocabulary for a uniform model."""
         return perplexity_of_loss(self.loss)
 
     def bits(self, count: int) -> float:

@@ -27,7 +27,7 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """The scores of one model on one text, as a row of a table. None: the model has no such number, or it is unknown.
+    """The scores of one model on one text, as a line of a table. None: the model has no such number, or it is unknown.
 
     name                 of the model, for people
     perplexity           on the validation text
@@ -57,7 +57,7 @@ class Row:
         parameters: int | None = None,
         seconds: float | None = None,
     ) -> Row:
-        """A row from scores.
+        """A `Row` from scores.
 
         characters   of the text of the predicted tokens; None if unknown
         """
@@ -73,11 +73,11 @@ def baseline(
     characters: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Rows of the uniform model and of an n-gram model of each order, fitted to one text and scored on another.
+    """A `Row` of the uniform model and of an n-gram model of each order, fitted to one text and scored on another.
 
     train, validation   (length,) integers from 0 to size - 1
-    orders              counted once, up to the highest; the seconds of a row are those of its own orders and scoring
-    characters          of the validation text without its first token, for bits per character
+    orders              counted once, up to the highest; the seconds of a model are those of its own orders and scoring
+    characters          of the validation text without its first token; None: no bits per character
     progress            called with the number of finished pieces of work and their total
 
     >>> text = torch.tensor([0, 1, 2] * 7)
@@ -123,9 +123,11 @@ def baseline(
 def corpus_baseline(
     corpus: Corpus, highest: int, file: Path | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Row]:
-    """The baseline of a corpus, with n-grams up to the order `highest`; none for a very long corpus.
+    """The baseline of a corpus, with n-grams up to the order `highest`.
 
-    file   read if it exists, else written; None: neither
+    Empty for a corpus that is very long or has no validation part, and for the order 0.
+
+    file   if it exists, the baseline is read from it, whatever `highest` is; else it is written. None: neither
     """
     if file is not None and file.is_file():
         return read_baseline(file)
@@ -146,7 +148,7 @@ def corpus_baseline(
 
 
 def read_baseline(file: Path) -> list[Row]:
-    """The rows of a file that `corpus_baseline` wrote, without those whose perplexity was infinite."""
+    """The models of a file that `corpus_baseline` wrote, without those whose perplexity was infinite."""
     try:
         records = json.loads(file.read_text(encoding="utf-8"))
         rows = [Row(**{name: value for name, value in record.items() if name != "best_order"}) for record in records]
@@ -162,7 +164,7 @@ def best_order(rows: Sequence[Row]) -> Row | None:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """A table as aligned text, without columns that no row fills; the best order is marked.
+    """A table as aligned text, without columns that no model fills; the best order is marked.
 
     >>> print(as_text([Row("uniform", 65.0), Row("2-gram", 11.52, order=2, stored=1300), Row("GRU", 4.1)]))
     model    perplexity  counts
@@ -192,7 +194,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows for JSON: null for what is missing or not finite, and whether a row is the best order.
+    """The models for JSON: None for what is missing or not finite; "best_order" marks the best n-gram model.
 
     >>> as_dicts([Row("1-gram", math.inf, order=1)])[0]["perplexity"] is None
     True
@@ -202,7 +204,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _cells(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The heads of the columns, and the cells of each row."""
+    """The heads of the columns that some model fills, and the texts of each model in them."""
     decimals = 3 if all(row.perplexity < 1000 or not math.isfinite(row.perplexity) for row in rows) else 1
     columns: dict[str, Callable[[Row], str | None]] = {
         "model": lambda row: row.name,

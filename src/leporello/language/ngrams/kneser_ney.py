@@ -129,7 +129,10 @@ class KneserNey:
         return probabilities
 
     def _context_indices(self, context: Tensor) -> list[int]:
-        """The indices of the n-grams of the last 0, 1, ... order - 1 tokens of a context; -1 if it does not occur."""
+        """The indices of the n-grams of the last 0, 1, ... order - 1 tokens of a context.
+
+        -1 for one that does not occur, or is longer than the context.
+        """
         indices, grams = [0], torch.zeros(len(context) + 1, dtype=torch.int64)  # of the n-gram that ends at each token
         for level in self.levels[:-1]:
             grams = level.find(grams[:-1], context[len(context) - len(grams) + 1 :])
@@ -170,7 +173,7 @@ class NgramOrder:
 
     size      of the vocabulary
     keys      (grams,) sorted, as in `DistinctNgrams`
-    shares    (grams + 1,) the first summand of each n-gram; the last is 0, which index -1 reads
+    shares    (grams + 1,) the first summand of p for each n-gram; the last is 0, which index -1 reads
     backoff   (contexts + 1,) the weight of the order below; the last is 1, which index -1 reads
     """
 
@@ -181,8 +184,9 @@ class NgramOrder:
 
     @staticmethod
     def of(keys: Tensor, counts: Tensor, size: int, contexts: int) -> NgramOrder:
-        """From the counts of n-grams, of which some may be 0.
+        """The order with these counts of n-grams, of which some may be 0.
 
+        keys       of the n-grams, sorted
         contexts   the number of n-grams of the order below
         """
         discounts = discounts_of(counts)[counts.clamp_max(3)]
@@ -202,9 +206,10 @@ class NgramOrder:
         return torch.where(self.keys[indices] == keys, indices, -1)
 
     def interpolate(self, grams: Tensor, contexts: Tensor, below: Tensor) -> Tensor:
-        """The probabilities of n-grams given their contexts.
+        """The probabilities of the last tokens of n-grams given their contexts, elementwise.
 
-        below   the probabilities of the order below
+        grams, contexts   indices, -1 for what does not occur
+        below             the probabilities of the order below
         """
         return self.shares[grams] + self.backoff[contexts] * below
 

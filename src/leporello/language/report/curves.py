@@ -39,7 +39,7 @@ DASHED: Any = LINE_STYLES[1]
 
 
 def curve_svg(metrics: MetricLines, models: Sequence[Row], title: str) -> bytes:
-    """Perplexity in training and validation, with a level for each baseline model; below, the norm of gradients.
+    """An SVG: perplexity in training and validation, a level for each baseline model; below, the norm of gradients.
 
     models   the uniform model and n-grams
     """
@@ -76,7 +76,7 @@ def compare_svg(runs: Mapping[str, MetricLines]) -> bytes:
 
 
 def compare_png(runs: Mapping[str, MetricLines]) -> bytes:
-    """The same as a PNG."""
+    """The figure of `compare_svg` as a PNG."""
     return figure_bytes(_compared(runs), "png")
 
 
@@ -112,7 +112,7 @@ def _compared(runs: Mapping[str, MetricLines]) -> Figure:
 
 
 def _draw_gradients(ax: Axes, metrics: MetricLines, unit: str) -> None:
-    """The norm of the gradient, and the learning rate against an axis of its own."""
+    """Draw the norm of the gradient, and the learning rate against an axis of its own."""
     norms, rates = _points(metrics, "train", unit, "gradient_norm"), _points(metrics, "train", unit, "rate")
     label_axes(ax, "", "gradient norm")
     _label_x_axis(ax, unit)
@@ -148,7 +148,10 @@ def _unit(metrics: MetricLines) -> str:
 
 
 def _points(metrics: MetricLines, kind: str, unit: str, value: str = "perplexity") -> list[tuple[float, float]]:
-    """The points of a value in one kind of line that a logarithmic axis can show."""
+    """(unit, value) of each line of one kind, without those that a logarithmic axis cannot show.
+
+    unit, value   keys of the lines: the x and the y of a point
+    """
     points = [(float(line[unit]), line.get(value)) for line in metrics if line["kind"] == kind]
     return [(x, y) for x, y in points if isinstance(y, (int, float)) and 0 < y < math.inf]
 
@@ -164,7 +167,7 @@ def _averaged(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def _name_at_the_right(ax: Axes, names: Sequence[tuple[float, str, str]]) -> None:
-    """Names to the right of the axes at their heights, moved apart where they would overlap.
+    """Write names to the right of the axes at their heights, moved apart where they would overlap.
 
     names   height, name and colour of each
     """

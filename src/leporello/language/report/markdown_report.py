@@ -41,7 +41,10 @@ class Flow:
 
 
 def write_report(run: Run, flow: Flow | None = None) -> None:
-    """Write report.md into a run folder, and curve.svg if matplotlib is installed."""
+    """Write report.md into a run folder, and curve.svg if matplotlib is installed.
+
+    flow   the section about gradients, whose picture becomes flow.svg; None: no such section
+    """
     summary = summary_of(run)
     models = summary.models
     measured = any(line["kind"] in ("train", "validation") for line in summary.metrics)
@@ -63,7 +66,7 @@ def write_report(run: Run, flow: Flow | None = None) -> None:
 
 
 def row_of(summary: RunSummary) -> Row | None:
-    """The network of a run as a row of the table of models; None before its first validation."""
+    """The network of a run as a `Row` of the table of models; None before its first validation."""
     best = summary.best
     if best is None:
         return None
@@ -196,7 +199,7 @@ def fenced(text: str, language: str = "text") -> str:
 
 
 def spanned(text: str) -> str:
-    """A Markdown code span.
+    """A Markdown code span in one line, with ␊ for line ends and blanks for tabs; "" for an empty text.
 
     >>> print(spanned("a_b"), spanned("`"))
     `a_b` `` ` ``
@@ -219,7 +222,7 @@ def two_columns(rows: Mapping[str, str]) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with control characters as their pictures, and lone surrogates as question marks."""
+    """The text with control characters as their pictures, lone surrogates as question marks, "\\n" for "\\r\\n"."""
     return text.replace("\r\n", "\n").translate(CONTROL_PICTURES).encode(errors="replace").decode()
 
 

@@ -27,12 +27,12 @@ class RunSummary:
     """What a run folder says about a run.
 
     source       the name of the text
-    corpus       its counts and its digest; empty for a model without its text
+    corpus       its counts and its digest (`Corpus.record`); empty for a model without its text
     parameters   the number of parameters of the network; None before the first checkpoint
     progress     the counters of the last checkpoint
-    metrics      all lines
+    metrics      all lines of metrics.jsonl
     best         the validation line with the lowest loss; None before the first validation
-    models       the baseline: the uniform model and n-grams
+    models       the baseline: the uniform model and n-grams; empty if it was not measured
     changed      when the folder was last written to, in seconds since 1970
     """
 
@@ -49,7 +49,7 @@ class RunSummary:
 
     @property
     def network(self) -> str:
-        """lstm 256, or 2 x lstm 256."""
+        """The cells and their size, for people: lstm 256, or 2 x lstm 256."""
         layers = f"{self.config.layers} x " if self.config.layers > 1 else ""
         return f"{layers}{self.config.cell} {self.config.hidden}"
 
@@ -60,7 +60,10 @@ class RunSummary:
 
     @property
     def state(self) -> str:
-        """ended, running?, interrupted, or model for one that was saved without its training."""
+        """ended, running?, interrupted, or model for one that was saved without its training.
+
+        running?: its files changed within the last minute, and no report was written since.
+        """
         if not self.corpus:
             return "model"
         if self.ended is not None:

@@ -1,7 +1,8 @@
 """Text coloured by surprise, for terminals and web pages: the more bits a token cost, the redder it is.
 
-Levels are fixed, so that two texts can be compared. The colours are legible on dark and light terminals; without
-colours, marks stand below each line. Characters without a shape get one, and Chinese characters take two columns.
+Levels are the same for every text, so that two texts can be compared. The colours are legible on dark and light
+terminals; without colours, marks stand below each line. Invisible characters are shown by visible ones, and Chinese
+characters take two columns.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def is_plain(console: Console) -> bool:
 
 
 def coloured_html(pieces: Sequence[str], bits: Iterable[float | None]) -> str:
-    """The same as a part of an HTML page, with the bits of each token as a tooltip.
+    """The text as a <div> for an HTML page, with style and legend; a tooltip shows the bits of each token.
+
+    pieces, bits   as in `coloured_text`
 
     >>> print(coloured_html(["<", "光"], [None, 4.25]).splitlines()[-2])
     <pre><span class="unknown">&lt;</span><span class="l3" title="4.25 bits">光</span></pre>
@@ -171,7 +174,7 @@ def _levels(pieces: Sequence[str], bits: Iterable[float | None]) -> list[Surpris
 
 
 def _numbers(pieces: Sequence[str], bits: Any) -> list[float | None]:
-    """The surprises as a list, one for each piece."""
+    """The surprises, of an iterable or a tensor, as a list; another number of them than of pieces is refused."""
     numbers = bits.tolist() if hasattr(bits, "tolist") else list(bits)
     if len(numbers) != len(pieces):
         raise ArgumentError(

@@ -33,14 +33,14 @@ METADATA_KEY = "leporello.run"
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts, which JSON must hold, atomically."""
+    """Write tensors and facts (a JSON object) to a file, atomically."""
     copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     metadata = json.dumps({"version": VERSION, "digest": _digest(copies), **facts})
     write_atomically(path, _safetensors().torch.save(copies, metadata={METADATA_KEY: metadata}))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a file; a damaged one, or one of another version, is refused."""
+    """The tensors by name and the facts of a file; a damaged one, or one of another version, is refused."""
     safetensors = _safetensors()
     try:
         with path.open("rb"):
@@ -90,7 +90,12 @@ def read_checkpoint_header(file: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _parameter_count(sizes: Mapping[str, int]) -> int:
-    """The number of trained parameters: those with a state of the optimiser, or all if there is no such state yet."""
+    """The number of trained parameters: those of which the optimiser keeps something.
+
+    Where it keeps nothing, as before the first update and with plain SGD, all tensors of the network count.
+
+    sizes   the number of elements of each tensor, by name
+    """
     trained: dict[str, int] = {}
     for name, size in sizes.items():
         if name.startswith("optimiser."):
@@ -106,7 +111,7 @@ def tensors_below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of all names, dtypes, shapes and numbers."""
+    """sha256 of all names, dtypes, shapes and values, in the order of names."""
     ordered = {name: tensors[name] for name in sorted(tensors)}
     return hashlib.sha256(_safetensors().torch.save(ordered)).hexdigest()
 
@@ -128,7 +133,10 @@ def _safetensors() -> ModuleType:
 
 
 def process_tensors(state: Tree, device: torch.device) -> dict[str, Tensor]:
-    """The tensors that only this process has: its carried state and its random number generators."""
+    """The tensors that only this process has, by their names after `rank.R.`: its state and its random generators.
+
+    state   carried to the next window; None: it carries none
+    """
     leaves = [] if state is None else leaves_of(state)
     tensors = {f"state.{index}": leaf.detach().cpu() for index, leaf in enumerate(leaves)}
     tensors["generator.cpu"] = torch.get_rng_state()
@@ -140,9 +148,9 @@ def process_tensors(state: Tree, device: torch.device) -> dict[str, Tensor]:
 def training_tensors(
     net: Recurrent, optimiser: torch.optim.Optimizer, processes: Sequence[Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """All tensors of a training.
+    """All tensors of a training, by the names of a checkpoint.
 
-    processes   the tensors of each process, in the order of ranks
+    processes   `process_tensors` of each process, in the order of ranks
     """
     tensors = {f"net.{name}": value for name, value in net.state_dict().items()}
     for index, values in optimiser.state_dict()["state"].items():
@@ -184,9 +192,10 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def load_process(tensors: Mapping[str, Tensor], net: Recurrent, batch: int, device: torch.device) -> Any:
-    """Set the random number generators of this process; the state that it carries, None before the first step.
+    """Set the random number generators of this process, and return the state that it carries; None if it carries none.
 
-    tensors   of this process
+    tensors      of this process, as `process_tensors` names them
+    net, batch   from which the structure of the state is known
     """
     torch.set_rng_state(tensors["generator.cpu"])
     if "generator.cuda" in tensors:

@@ -108,9 +108,9 @@ class Run:
         return read_toml(self.config_file)
 
     def write_data(self, facts: Mapping[str, Any]) -> None:
-        """Write the record of the text.
+        """Write the record of the text, data.json.
 
-        facts   a JSON object
+        facts   a JSON object; the version of the format is added
         """
         write_atomically(self.data_file, json.dumps({"version": VERSION, **facts}, ensure_ascii=False, indent=1))
 
@@ -150,7 +150,7 @@ class Run:
 
 @contextmanager
 def errors_name_checkpoint(run: Run | None, update: int | None) -> Iterator[None]:
-    """Add to an error of the block from which checkpoint the run can be resumed.
+    """Add to a `LeporelloError` of the block from which checkpoint the run can be resumed, if there is one.
 
     update   after which the last checkpoint was written; None: there is none
     """

@@ -47,7 +47,7 @@ class MetricsFile:
         self.size += written
 
     def sync(self) -> int:
-        """Bring the file to the disk, so that a checkpoint can record its size; the size in bytes."""
+        """Bring the file to the disk, and return its size in bytes, which a checkpoint records."""
         with self._errors_name_file():
             os.fsync(self.file.fileno())
         return self.size
@@ -119,9 +119,10 @@ def _summary_writer() -> Any:
 
 
 def tensorboard_writer(config: Config, folder: Path | None, update: int = 0) -> TensorBoardWriter | None:
-    """The writer for a run, if its configuration wants one.
+    """The writer for a run; None if its configuration wants none.
 
     folder   of the run
+    update   from which the run resumes
     """
     refuse_tensorboard(config, folder)
     if not config.tensorboard or folder is None:

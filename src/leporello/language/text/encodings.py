@@ -90,7 +90,7 @@ class UndecodableByte(Exception):
 
 
 def named_encoding(name: str) -> str:
-    """The encoding of a name, in Python's spelling.
+    """The encoding of a name, in Python's spelling; a name of none, or of one that is not for texts, is refused.
 
     >>> named_encoding("GBK"), named_encoding("latin1")
     ('gbk', 'iso8859-1')
@@ -120,6 +120,8 @@ def _unknown_name(name: str) -> ArgumentError:
 def decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
     """The text of bytes in an encoding, without its byte order mark. Characters may be cut between chunks.
 
+    A byte that does not fit raises `UndecodableByte`.
+
     >>> "".join(decoded([b"gr\\xc3", b"\\xbcn"], "utf-8"))
     'grün'
     """
@@ -142,7 +144,9 @@ def decoded(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 
 def detect_encoding(read: ReadBytes) -> Detection:
-    """Detect the encoding from all bytes.
+    """Detect the encoding from all bytes, which are read several times.
+
+    read   the bytes in chunks, from the start each time it is called
 
     >>> detect_encoding(lambda: iter(["你好，世界".encode("gb18030")])).encoding
     'gb18030'
@@ -165,7 +169,7 @@ def detect_encoding(read: ReadBytes) -> Detection:
 
 
 def _first_not_utf8(read: ReadBytes) -> tuple[int | None, str | None]:
-    """The offset of the first NUL byte, or the first byte that is not UTF-8; (None, None) for a text in UTF-8."""
+    """(offset of the first NUL byte, None), or (None, first byte that is not UTF-8, in words); both None for UTF-8."""
     nul_offset: int | None = None
 
     def up_to_nul() -> Iterator[bytes]:
@@ -187,7 +191,7 @@ def _first_not_utf8(read: ReadBytes) -> tuple[int | None, str | None]:
 
 
 def _most_plausible(read: ReadBytes) -> str | None:
-    """The candidate with the largest share of frequent characters, if it is large enough."""
+    """The candidate with the largest share of frequent characters; None if that is too small, or for EUC-JP."""
     if _frequent_share(read, "euc_jp", KANA) > 0.3:  # as Big5 the same bytes may be frequent Chinese characters
         return None
     shares = {encoding: _frequent_share(read, encoding, CHINESE) for encoding in CANDIDATES}

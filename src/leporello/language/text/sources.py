@@ -47,7 +47,7 @@ class Source:
     name      short, for people
     parts     the texts it is made of, in order
     files     the paths it was read from
-    kept      it came through standard input or from memory: no later process can read it again
+    kept      only this process has it (standard input, a pipe, a str): no later one can read it again
     skipped   how many binary files of folders were left out
     """
 
@@ -59,7 +59,7 @@ class Source:
 
     @staticmethod
     def of_text(text: str, name: str = "a text in memory") -> Source:
-        """The source of a str. Lone surrogates are refused.
+        """The source of a str. An empty one, or one with lone surrogates, is refused.
 
         >>> list(Source.of_text("one\\r\\ntwo").pieces())
         ['one\\ntwo']
@@ -100,7 +100,7 @@ def source_of(texts: Sequence[str | Path] = (), encoding: str = "auto") -> Sourc
 
 
 def _one(name: str | Path, encoding: str | None) -> Source:
-    """The source of one file, folder, pipe or "-"."""
+    """The source of one file, folder, pipe or "-". Encoding None: it is detected, here and below."""
     shown, path = str(name), Path(name)
     if shown == "-":
         return Source("standard input", (standard_input(encoding),), kept=True)
@@ -182,7 +182,7 @@ def _plain_line_ends(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _regrouped(texts: Iterable[str]) -> Iterator[str]:
-    """Many small texts joined to pieces of at least `PIECE_CHARACTERS`."""
+    """Many small texts joined to pieces of at least `PIECE_CHARACTERS`; the last may be shorter, none is empty."""
     waiting: list[str] = []
     count = 0
     for text in texts:
@@ -196,7 +196,10 @@ def _regrouped(texts: Iterable[str]) -> Iterator[str]:
 
 
 class SpooledText:
-    """The text of a stream, copied as UTF-8 to a temporary file that is removed with this object."""
+    """The text of a stream, copied as UTF-8 to a temporary file that is removed with this object.
+
+    shown   its name in messages
+    """
 
     def __init__(self, stream: BinaryIO, shown: str, encoding: str | None) -> None:
         self.path = _temporary()

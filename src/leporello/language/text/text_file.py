@@ -73,6 +73,7 @@ class BinaryFile:
 def text_file(path: Path, shown: str, encoding: str | None, *, doubtful: bool = False) -> TextFile | BinaryFile:
     """A file as text, or the reason why it is binary.
 
+    shown      its name in messages
     encoding   None: it is detected
     doubtful   look for control bytes even if the encoding is known, as in a folder of all kinds of files
     """

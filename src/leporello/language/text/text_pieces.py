@@ -1,6 +1,7 @@
 """A text in pieces, as a stream of str: slices of it by character, and cuts where no word is cut.
 
-Words and merged byte pairs never reach over a border, so tokens do not depend on where the pieces were cut before.
+Such a cut is a border (`BORDER`). Words and merged byte pairs never reach over one, so tokens do not depend on where
+the pieces were cut before.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def cut_at_borders(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def cut_to_length(text: str, length: int) -> Iterator[str]:
-    """A text in pieces of about `length` characters, cut at borders."""
+    """A text in pieces, each cut at the first border after `length` characters; the last has what is left."""
     start = 0
     while start + length < len(text):
         border = BORDER.search(text, start + length)

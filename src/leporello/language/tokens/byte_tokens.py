@@ -34,7 +34,7 @@ WORD_CHARACTERS = re.compile(r"\w+")
 
 
 def _byte_of_letter() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for.
+    """The byte that each letter of a byte-level vocabulary stands for, as in GPT-2.
 
     A printable byte is the character of its own number; the others are characters from 256 on.
     """
@@ -169,7 +169,7 @@ class BPE(ByteTokenizer):
 
 
 def _texts_in(piece: str) -> Iterator[str]:
-    """A piece cut to texts that the package takes side by side."""
+    """A piece cut to texts that the package encodes in parallel."""
     return cut_to_length(without_lone_surrogates(piece), TEXT_CHARACTERS)
 
 

@@ -89,7 +89,7 @@ class Corpus:
     """A text as tokens.
 
     validation   None if no part of the text is for validation
-    digest       sha256 of dtype, tokenizer, border and tokens
+    digest       sha256 of dtype, tokenizer, tokens and the index where validation begins (`CorpusDigest`)
     source       the name of the text, for people
     """
 
@@ -128,7 +128,8 @@ def corpus_of(
     kind         of tokens: char, byte, word, bpe:N; fitted to the training part alone
     min_count    for char and word: what occurs less often is unknown
     unknown      "symbol": what is not in the vocabulary becomes the unknown symbol; "error": it is refused
-    validation   the share of characters at the end that is not trained on, rounded to a word; 0: no such part
+    validation   the share of characters at the end that is not trained on; 0: no such part. For words it begins at
+                 the next blank
     first        the number of characters to take; 0: all
     normalise    none, lower, letters
     file         where the tokens are written, atomically; None: a temporary file that is removed
@@ -199,7 +200,7 @@ def _encode(
 
 
 def _encode_part(writer: TokenWriter, texts: Iterator[str], tokenizer: Tokenizer) -> PartCounts:
-    """Encode one part and write its tokens; the counts of it."""
+    """Encode one part, write its tokens, and return its counts."""
     characters = size = length = unknown = 0
     first_text = ""
 
@@ -273,7 +274,7 @@ def _corpus_of_tokens(
 
 
 def _counts_in(record: Any) -> tuple[PartCounts, PartCounts | None]:
-    """The counts of both parts in the record of a corpus; a damaged record is refused."""
+    """The counts of both parts in the record of a corpus, None for no validation; a damaged record is refused."""
     try:
         if record["version"] != VERSION:
             raise ValueError(f"version {record['version']}")

@@ -50,7 +50,7 @@ class CorpusDigest:
 
 
 class TokenWriter:
-    """Writes tokens to a file and its digest."""
+    """Writes tokens to an open file in a dtype, and adds them to a digest."""
 
     def __init__(self, handle: IO[bytes], dtype: str, digest: CorpusDigest) -> None:
         self._handle = handle
@@ -67,7 +67,7 @@ class TokenWriter:
 
 @contextmanager
 def token_file(file: Path | None) -> Iterator[IO[bytes]]:
-    """A file to write tokens into: the named one, atomically, or a temporary one that is removed.
+    """A file to write tokens into: the named one, atomically, or a temporary one, removed after the block.
 
     A mapping of the temporary file stays valid after its removal.
     """

@@ -98,7 +98,7 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def tensor_of_bytes(contents: bytes | bytearray, dtype: torch.dtype) -> Tensor:
-    """Bytes read as numbers of a dtype."""
+    """(count,) bytes read as values of a dtype. The tensor shares the memory of a bytearray; bytes are copied."""
     if not contents:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(bytearray(contents) if isinstance(contents, bytes) else contents, dtype=dtype)

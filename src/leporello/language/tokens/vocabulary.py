@@ -145,6 +145,8 @@ def _json_in(path: Path) -> Any:
 def refuse_unknown(pieces: Callable[[], Iterator[str]], border: int, tokenizer: Tokenizer) -> None:
     """Refuse a text with a token that is not in the vocabulary: which one, how often it occurs, and where first.
 
+    Nothing is unknown to tokenizers of bytes.
+
     pieces   the text from its start, each time it is called
     border   the index of the character where validation begins
     """

@@ -42,7 +42,7 @@ class Batches:
         return self.partition == "sequential"
 
     def epoch(self, number: int, begin: int = 0) -> Iterator[Tensor]:
-        """The windows of an epoch from index `begin` on: (window + 1, batch) int64.
+        """The windows of epoch `number` from index `begin` on: (window + 1, batch) int64.
 
         Each step is an input and the target of the step before it; the last is a target alone.
         """
@@ -61,12 +61,12 @@ class Batches:
             yield self._gathered(order[row : row + self.batch])
 
     def _rows(self, first: int, stride: int) -> Tensor:
-        """The window of rows that begin at equal distances."""
+        """The window whose rows begin at the tokens first, first + stride, first + 2 stride, ..."""
         start = self.tokens.storage_offset() + first
         return self.tokens.as_strided((self.window + 1, self.batch), (1, stride), start).long().contiguous()
 
     def _gathered(self, starts: Tensor) -> Tensor:
-        """The window of rows that begin anywhere."""
+        """The window whose rows begin at the tokens `starts`, (batch,)."""
         return torch.stack([self.tokens[start : start + self.window + 1] for start in starts.tolist()], 1).long()
 
 

@@ -46,7 +46,7 @@ class JsonLines(NoDisplay):
 
 
 class ProgressBar:
-    """A bar with the latest numbers below it, in 80 columns. Validations and samples are printed above.
+    """A bar with the latest measurements below it, in 80 columns. Validations and samples are printed above.
 
     known   models to compare with: the name and the perplexity of each
     share   of the training that is done before the first event
@@ -134,7 +134,7 @@ class ProgressBar:
 
 
 def rank_among(perplexity: float, known: Sequence[tuple[str, float]]) -> str:
-    """The rank of a perplexity among models: below the best of those that are worse, or above all.
+    """The rank of a perplexity, in words: below which model it is (the best of those above it), or above all.
 
     >>> rank_among(4.0, [("uniform", 65.0), ("2-gram", 11.5), ("3-gram", 3.9)])
     'below 2-gram'

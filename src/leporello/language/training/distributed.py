@@ -1,6 +1,6 @@
 """Several processes that train one network: `Ranks`, and the device of each.
 
-They are started by torchrun. For a single process every method returns its argument.
+They are started by torchrun. For a single process no method communicates.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Ranks:
         return self.rank == 0
 
     def data_parallel(self, net: nn.Module, device: torch.device) -> nn.Module:
-        """The network with gradients averaged over processes."""
+        """The network, wrapped so that gradients are averaged over processes; itself for a single one."""
         if self.count == 1:
             return net
         devices = [device] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(net, device_ids=devices)
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over processes."""
+        """The sum over processes, in all of them. The argument is not changed."""
         if self.count > 1:
             value = value.clone()
             dist.all_reduce(value)
         return value
 
     def broadcast(self, numbers: Sequence[float]) -> list[float]:
-        """The numbers of the main process, in all: clocks differ, decisions must not."""
+        """The numbers of the main process, in every process: their clocks differ, their decisions must not."""
         if self.count == 1:
             return list(numbers)
         message = torch.tensor(numbers, dtype=torch.float64)
@@ -82,7 +82,10 @@ class Ranks:
 
 
 def ranks_here(device: torch.device) -> Ranks:
-    """The processes that torchrun started, or this single one."""
+    """The processes that torchrun started, or this single one. Joins the process group of torch if needed.
+
+    device   of this process: it decides the backend
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()

@@ -22,7 +22,7 @@ class Progress:
     position    the number of finished windows of the present epoch
     tokens      the number of tokens trained on, by all processes
     seconds     of training, without pauses between interruption and resumption
-    best        the smallest loss on the validation part
+    best        the smallest loss on the validation part; None before the first validation
     stale       the number of validations since then
     evaluated   the update of the last validation
     ended       why the run is over; None before its end
@@ -41,7 +41,7 @@ class Progress:
     def share(self, config: Config, updates: int) -> float:
         """The finished share of the training, from 0 to 1.
 
-        updates   in an epoch
+        updates   the number of updates in an epoch
         """
         shares = [0.0]
         if epochs := epochs_of(config):
@@ -73,7 +73,7 @@ class Tally:
     nats      sum of the surprises of all tokens
     norm      sum of the norms of the gradients
     clipped   the number of updates whose gradient was clipped
-    begun     when the first of the updates began
+    begun     when the first of the updates began, on the clock `time.monotonic`
     """
 
     nats: float = 0.0
@@ -84,7 +84,7 @@ class Tally:
     begun: float = field(default_factory=time.monotonic)
 
     def add(self, loss: float, tokens: int, norm: float, clipped: bool) -> None:
-        """Add one update."""
+        """Add one update, whose tokens have the mean surprise `loss`."""
         self.nats += loss * tokens
         self.tokens += tokens
         self.norm += norm

@@ -40,12 +40,14 @@ class ForcingSchedule(ABC):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers of the schedule, in the order of its text."""
+        """The parameters of the schedule, in the order in which its text has them."""
         return astuple(self)  # type: ignore[call-overload]
 
     def _refuse_outside(self, name: str, low: float, high: float, expected: str, *, open_ends: bool = False) -> None:
-        """Refuse a number of the schedule that is not from `low` to `high`.
+        """Refuse a parameter of the schedule that is no number from `low` to `high`.
 
+        name        of the field
+        expected    for the error
         open_ends   refuse low and high too
         """
         came = getattr(self, name)
@@ -148,7 +150,7 @@ EXAMPLES = "1, constant:0.8, linear:1:0, inverse-sigmoid:6, exponential:0.01"
 
 
 def forcing_of(written: str | float | ForcingSchedule) -> ForcingSchedule:
-    """The schedule that a text names. A number alone is constant; a name alone has the numbers of `EXAMPLES`.
+    """The schedule that a text names. A number alone is constant; numbers left out have their defaults.
 
     >>> forcing_of("linear:1:0")
     LinearForcing(start=1.0, end=0.0)

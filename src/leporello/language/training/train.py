@@ -32,7 +32,8 @@ def train(
 ) -> LanguageModel:
     """Train a language model on a text, and return it.
 
-    text      the text itself as a string; a Path, or several, for files and folders; None: the manual inside Python
+    text      the text itself as a string (the name of a file is refused); a Path, or several, for files and folders;
+              None: the manual inside Python
     out       a new folder for checkpoints, metrics and a report; None: nothing is written
     show      a progress bar, in terminals and notebooks
     options   the keys of a configuration: hidden=256, cell="gru", minutes=2, ... (`leporello train --help` lists them)
@@ -55,7 +56,7 @@ def train(
 
 
 def _source(text: Any, encoding: str) -> tuple[Source, tuple[str, ...]]:
-    """The source of the argument `text`, and its value in the configuration."""
+    """The source of the argument `text`, and the key `text` of its configuration: ("-",) for a string."""
     if text is None:
         return source_of((), encoding), ()
     if isinstance(text, str):

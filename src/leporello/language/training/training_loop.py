@@ -90,12 +90,12 @@ class Training:
         self.interrupted = True
 
     def leave(self) -> None:
-        """Leave the other processes, if there are any. The network stays."""
+        """Leave the other processes, if there are any. The network stays usable."""
         self.updater.data_parallel = self.net  # the wrapper holds the process group
         self.ranks.leave()
 
     def events(self) -> Iterator[Event]:
-        """Train to the end, and yield what happens: the kinds are train, validation, sample and end."""
+        """Train to the end, and yield what happens as dicts: their "kind" is train, validation, sample or end."""
         if self.run is None or not self.ranks.is_main:
             yield from self._events()
             return
@@ -153,7 +153,7 @@ class Training:
         yield {"kind": "end", **self._position(), "why": progress.ended or "interrupted", "best": progress.best}
 
     def _end_epoch(self) -> None:
-        """After the last window of an epoch: go on with the first of the next, from the initial state."""
+        """If the last window of the epoch is done: go on with the first of the next, from the initial state."""
         if self.progress.position == self.batches.updates:
             self.progress.epoch, self.progress.position, self.state = self.progress.epoch + 1, 0, None
 
@@ -186,7 +186,7 @@ class Training:
         }
 
     def _measured(self) -> Event:
-        """The means since the last line of metrics, over all processes."""
+        """Write and return the means since the last line of metrics, over all processes; begin a new tally."""
         tally = self.tally
         sums = torch.tensor([tally.nats, tally.tokens], dtype=torch.float64)
         nats, tokens = self.ranks.sum(sums.to(self.device) if self.device.type == "cuda" else sums).tolist()
@@ -202,7 +202,10 @@ class Training:
         return self._write(line)
 
     def _validated(self) -> Iterator[Event]:
-        """Measure the validation part. The best network so far becomes a checkpoint."""
+        """Measure the validation part, and yield one event; none if there is no such part.
+
+        The main process measures for all. The best network so far becomes a checkpoint.
+        """
         progress, part = self.progress, self.corpus.validation
         progress.evaluated = progress.update
         if part is None:
@@ -234,12 +237,12 @@ class Training:
         return self.forcing(self.progress.share(self.config, self.batches.updates)) >= 0.5
 
     def _sampled(self) -> Event:
-        """A text that the network generates now."""
+        """A text that the network generates now; "" in all processes but the main one."""
         text = self.model.generate(length=SAMPLE_TOKENS, seed=self.progress.update) if self.ranks.is_main else ""
         return self._write({"kind": "sample", **self._position(), "text": text})
 
     def _write(self, line: Event) -> Event:
-        """Write a line of metrics; the line itself."""
+        """Write a line of metrics to the files that there are, and return it."""
         if self.metrics is not None:
             with errors_name_checkpoint(self.run, self.saved_update):
                 self.metrics.write(line)
@@ -248,7 +251,7 @@ class Training:
         return line
 
     def save(self) -> None:
-        """Write the checkpoint from which the run resumes bit for bit."""
+        """Write the checkpoint from which the run resumes bit for bit; nothing without a folder."""
         if self.run is not None:
             self._checkpoint(self.run.last_file)
             self.saved_update = self.progress.update
@@ -271,7 +274,7 @@ class Training:
             write_checkpoint(path, training_tensors(self.net, self.updater.optimiser, processes), facts)
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Continue from the tensors and facts of `read_checkpoint`; another number of processes is refused."""
         if facts["ranks"] != self.ranks.count:
             raise FileMismatch(
                 "the run has another number of processes.",

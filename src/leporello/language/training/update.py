@@ -77,7 +77,7 @@ class Updater:
     def update(
         self, window: Tensor, state: Any, *, progress: float, forcing: float | None, number: int
     ) -> UpdateResult:
-        """Update the parameters once.
+        """Update the parameters once; a loss or gradient that is not finite is refused before they change.
 
         window     (steps + 1, batch) tokens: each step predicts the next
         state      before the window; None: the initial state
@@ -112,7 +112,7 @@ class Updater:
 
 
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """The mean surprise of the targets, in nats."""
+    """The mean surprise of the targets (steps, batch) under the scores (steps, batch, size), in nats."""
     return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 

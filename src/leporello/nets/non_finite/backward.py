@@ -27,10 +27,11 @@ Gradients = dict[str, Tensor]  # by name
 
 
 def backward(failed: FailedCall, starts: Mapping[int, States], arriving: Gradients, passing: Passing) -> Origin | None:
-    """Go back from the gradients of the outputs.
+    """Go back from the gradients of the outputs; the origin of the first that is not finite, None if all are.
 
-    starts     the state before each block, as the forward sweep found it
+    starts     the state before each block, by its first step, as the forward sweep found it
     arriving   the gradient of each output sequence, (length, batch, ...)
+    passing    what each step passes back to the step before; several groups of losses go back in full
     """
     passing = Passing(limit=passing.limit) if passing.count > 1 else passing
     leaving: Gradients = {}  # of the state after the block
@@ -97,7 +98,10 @@ class _Block:
         return totals | {name: totals[name] + value if name in totals else value for name, value in terms.items()}
 
     def wrong(self, gradients: Mapping[tuple[str, str], Tensor], totals: Gradients) -> tuple[str, str] | None:
-        """The first gradient that is not finite and that is used: of states, inputs, then invariants."""
+        """Kind and name of the first gradient that is not finite and that is used: of states, inputs, then invariants.
+
+        The kind is "total" where only an invariant's sum with `totals`, the gradients of later steps, is not finite.
+        """
         unused = {
             ("state", port.name)
             for (port, _), wanted in zip(self.failed.pairs, self.wanted, strict=True)
@@ -172,7 +176,7 @@ def _in_step(
 def _with_gradients(
     failed: FailedCall, values: Mapping[fx.Node, Any], arriving: Gradients, leaving: Gradients, limit: float | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """The results of a step, each with the gradient that arrives at it."""
+    """The results of a step, each with the gradient that arrives at it; those without one are left out."""
     results = list(zip(failed.loop.outputs, failed.loop.results, strict=True))
     pairs = [(values[node], arriving.get(port.name)) for port, node in results if port.kind == "sequence"]
     pairs = [(value, None if gradient is None else gradient[0]) for value, gradient in pairs]

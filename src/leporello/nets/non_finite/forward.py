@@ -57,7 +57,7 @@ class FailedCall:
 
     @property
     def states(self) -> States:
-        """Before the first step."""
+        """The state leaves before the first step, by name."""
         return {port.name: value for port, value in self.pairs if port.kind == "state"}
 
     def blocks(self, reverse: bool = False) -> Iterator[tuple[int, int]]:
@@ -90,7 +90,10 @@ class FailedCall:
         return values
 
     def row_axis(self, node: fx.Node, value: Tensor) -> int | None:
-        """The batch axis of a value; the first axis of that size, for a loop traced for one batch only."""
+        """The batch axis of a value, None where it has none.
+
+        For a loop traced for one batch only it is axis 0, if that has the size of the batch.
+        """
         if self.loop.traced_for_one_batch:
             return 0 if value.dim() and value.shape[0] == self.batch else None
         stand_in = node.meta.get("val")
@@ -160,7 +163,7 @@ def _step_by_step(failed: FailedCall, first: int, last: int, states: States, int
     """The origin within a block.
 
     states     before its first step
-    intended   states that are infinite on purpose
+    intended   states that are infinite on purpose; those that become so are added to it
     """
     for time in range(first, last):
         one_step = failed.of(time, time + 1, states)
@@ -206,7 +209,10 @@ class _Step:
         return [int(row) for row in wrong.nonzero()]
 
     def _of_row(self, row: int | None) -> Origin | None:
-        """Go back from a result through what was not finite before it, to an operator that read finite values only."""
+        """Go back from a result through what was not finite before it, to an operator that read finite values only.
+
+        row   the row that is looked at; None for all together. The result is None where all that is found is intended
+        """
         kinds = {node: kind for node, value in self.values.items() if (kind := self._kind(node, value, row))}
         sources: dict[fx.Node, list[fx.Node]] = {}  # of each value that is not intended, those like it that it read
         intended: set[fx.Node] = set()

@@ -72,7 +72,7 @@ class Origin:
 
 
 def kind_of(value: Tensor) -> Kind | None:
-    """What a value holds that is not finite; nan, if that is among it."""
+    """What a value holds that is not finite; nan, if that is among it; None for finite values and integers."""
     if not (value.is_floating_point() or value.is_complex()) or bool(value.isfinite().all()):
         return None
     if bool(value.isnan().any()):
@@ -88,7 +88,7 @@ def called(target: Any) -> str:
 
 
 def made_by(node: fx.Node, where: Where, kind: Kind, step: int, row: int | None) -> Origin:
-    """The origin that an operator of a step is."""
+    """The origin where an operator of a step made the value, or (where="backward") its gradient."""
     return Origin(where, kind, called(node.target), node.meta.get("label"), step, row, node.meta.get("line"))
 
 

@@ -45,7 +45,8 @@ def first_not_finite(
     The call is run again in plain PyTorch, block after block of steps; one operator at a time where something is found.
 
     loss      loss(outputs) or, with targets, loss(outputs, targets), of the whole call, as training computes it;
-              without one only the forward sweep is searched
+              without one only the forward sweep is searched. With one, what a step makes counts only if the loss or a
+              gradient is not finite either
     targets   what the loss compares with
     forcing   as in a call: the targets are then fed back to the net too; without it they are not. Coins are flipped
               anew for a probability: a mask repeats them
@@ -243,7 +244,10 @@ def _nodes(root: Any) -> list[Any]:
 
 
 def _noting(name: str, names: list[str]) -> Callable[[Any, Any], None]:
-    """A hook that adds an operator to the names if its derivative gives what is not finite for finite gradients."""
+    """A hook for a node of autograd: it adds the operator to `names` if finite gradients come in and others go out.
+
+    name   of the node, such as MulBackward0
+    """
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"Backward\d*$", "", name)).lower()
 
     def hook(gradients: Any, incoming: Any) -> None:

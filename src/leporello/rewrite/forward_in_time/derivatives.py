@@ -21,7 +21,7 @@ from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, gr
 
 
 def step_outputs(linear: Linear, rows: Any, values: PortValues) -> dict[Port, Tensor]:
-    """The outputs of one step of the Loop, next states among them."""
+    """The outputs of one step of the Loop, next states among them, from the values of its inputs."""
     with WithoutAssertions():
         outputs = fx.GraphModule({}, linear.loop.graph).forward(rows, *_inputs(linear, values))
     return dict(zip(linear.loop.outputs, outputs, strict=True))
@@ -30,8 +30,8 @@ def step_outputs(linear: Linear, rows: Any, values: PortValues) -> dict[Port, Te
 def step_with_gradients(
     linear: Linear, rows: Any, values: PortValues
 ) -> tuple[dict[Port, Tensor], Tensor | None, dict[PortKey, Tensor]]:
-    """All leaves of the next state, and the vector-Jacobian product of the outputs with their incoming gradients,
-    through this step alone.
+    """The leaves of the next state by port, and the vector-Jacobian product of the outputs with their incoming
+    gradients, through this step alone.
 
     The product comes in two parts. With respect to the state: [rows, size], None where no output depends on it. With
     respect to the invariants among the sources: by their keys, without those on which no output depends.
@@ -56,8 +56,8 @@ def step_with_gradients(
 
 
 def step_jacobians(linear: Linear, values: PortValues) -> tuple[Tensor, dict[PortKey, Tensor]]:
-    """Of the next state: with respect to the state, [rows, size, size], and to each influencing invariant,
-    [rows, size, *shape]."""
+    """The Jacobians of the next state: with respect to the state, [rows, size, size], and, by key, to each influencing
+    invariant, [rows, size, *shape]."""
     basis = _basis(linear)
 
     def of_row(differentiated: list[Tensor], inputs: list[Tensor]) -> tuple[Tensor, ...]:
@@ -70,7 +70,10 @@ def step_jacobians(linear: Linear, values: PortValues) -> tuple[Tensor, dict[Por
 
 
 def next_state_vjp(linear: Linear, values: PortValues, weights: Tensor) -> dict[PortKey, Tensor]:
-    """weights^T d(next state)/d(source), [rows, *shape], for each influencing invariant; weights are [rows, size]."""
+    """weights^T d(next state)/d(source), [rows, *shape], by key, for each influencing invariant.
+
+    weights   [rows, size]
+    """
 
     def of_row(differentiated: list[Tensor], inputs: list[Tensor], *weights: Tensor) -> tuple[Tensor, ...]:
         product: tuple[Tensor, ...] = _row_vjp(linear, differentiated, inputs)(weights)
@@ -80,7 +83,7 @@ def next_state_vjp(linear: Linear, values: PortValues, weights: Tensor) -> dict[
 
 
 def next_state_jvp(linear: Linear, rows: Any, values: PortValues, tangent: Tensor) -> Tensor:
-    """d(next state)/d(state) tangent, [rows, size].
+    """d(next state)/d(state) tangent, [rows, size], like the tangent.
 
     Computed as the derivative of the vector-Jacobian product with respect to its vector, in which it is linear.
     """
@@ -135,8 +138,12 @@ def _map_rows(linear: Linear, function: Callable[..., Any], values: PortValues, 
 
 
 def _row_vjp(linear: Linear, differentiated: Sequence[Tensor], inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """The vector-Jacobian product of one row's next state: from weights, a leaf each, to gradients of the state's
-    leaves and of the influencing invariants."""
+    """A function, the vector-Jacobian product of one row's next state: from a tuple of weights, one per leaf, to the
+    gradients of the state's leaves and then of the influencing invariants.
+
+    differentiated   the row's values of these leaves and invariants
+    inputs           the row's values of all inputs of the Loop
+    """
     ports, step = [*linear.states, *_invariants(linear)], vmappable_step(linear.loop)
 
     def next_state(*differentiated: Tensor) -> tuple[Tensor, ...]:
@@ -181,7 +188,8 @@ VMAP_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
 
 
 def vmappable_step(loop: Loop) -> Callable[..., Any]:
-    """The step as a function of the number of rows and its inputs, of operators that vmap maps correctly."""
+    """The step as a function of the number of rows and its inputs that returns its outputs, of operators that vmap maps
+    correctly."""
     graph, _ = copied(loop.graph)
     for node in graph.nodes:
         if node.op == "call_function":

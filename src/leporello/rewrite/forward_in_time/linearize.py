@@ -1,6 +1,6 @@
 """`Linear` and `linearize`: a Loop that carries derivatives of its state forward in time, along with the state.
 
-`Linear` says what has derivatives in a Loop: the numbers of the state, and the sources, which are the inputs whose
+`Linear` says what has derivatives in a Loop: the elements of the state, and the sources, which are the inputs whose
 gradients are wanted: invariants, or the initial value of a state. `linearize` traces a step that computes derivatives
 (with the functions of `derivatives`) and makes it a Loop; `influence` and `rank_one` are such steps.
 """
@@ -29,8 +29,8 @@ from leporello.rewrite.prune import prune
 class Linear:
     """A Loop, and for each of its inputs whether its gradient is wanted; sequences among them are ignored.
 
-    The floating-point leaves of the state are treated as one vector of `size` numbers per row. Leaves of other dtypes
-    have no derivatives and are passed on unchanged.
+    The floating-point leaves of the state are treated as one vector of `size` elements per row. Leaves of other dtypes
+    have no derivatives and are only computed, as in the Loop.
     """
 
     loop: Loop
@@ -56,7 +56,7 @@ class Linear:
         return [port for port in self.sources if port.kind == "state" or port.name in reached]
 
     def _reached(self) -> set[str]:
-        """Invariants that the next state depends on."""
+        """Names of the invariants that the next state depends on, other than through `stop`."""
         names = {port.name for port in self.states}
         ports = zip(self.loop.outputs, self.loop.results, strict=True)
         pending = [node for port, node in ports if port.kind == "state" and port.name in names]
@@ -78,7 +78,7 @@ class Linear:
 
     @cached_property
     def size(self) -> int:
-        """Numbers in one row of the state."""
+        """The number of elements of the vector."""
         return sum(map(numbers_per_row, self.states))
 
     @cached_property
@@ -117,7 +117,7 @@ def linearize(
 
     name    what the Loop computes, the first part of its name
     extra   further inputs: what is carried as states, and draws
-    step    from the number of rows and the values of one step's inputs, by key, to its outputs
+    step    from the number of rows and the values of one step's inputs, by key, to its outputs, by port
     keep    states whose last value is wanted
     """
     inputs = [*linear.loop.inputs, *linear.gradients, *extra]
@@ -196,5 +196,5 @@ def total_port(port: Port) -> Port:
 
 
 def total_outputs(linear: Linear, gradients: PortValues) -> dict[Port, Tensor]:
-    """The gradients of one step, by source, as outputs of the new Loop."""
+    """The gradients of one step, by the keys of their sources, as outputs of the new Loop; other sources have none."""
     return {total_port(port): gradients[port.key] for port in linear.sources if port.key in gradients}

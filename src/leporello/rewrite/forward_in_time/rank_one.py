@@ -36,6 +36,7 @@ def rank_one(linear: Linear) -> Loop:
 
     Its inputs: those of the Loop, `grad.o` for the gradient of an output o, the draw `the signs`, uniform, and as
     states `the tangent`, [rows, size], and `trace of p`, [rows, *shape], for every source on which the state depends.
+    No signs are drawn where the state depends on no invariant among them, and no state is added where on no source.
     """
     if not linear.influencing:
         return linearize(linear, "rank one", [], lambda rows, values: _single_step(linear, rows, values), keep=[])
@@ -100,5 +101,5 @@ def _norm(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _per_row(weight: Tensor, like: Tensor) -> Tensor:
-    """A number per row, shaped to be broadcast over a value [rows, ...]."""
+    """A weight per row, [rows], shaped to be broadcast over a value [rows, ...]."""
     return weight.reshape(-1, *[1] * (like.dim() - 1))

@@ -38,7 +38,10 @@ class NotForEveryBatch(Exception):
 def trace_every_batch(
     function: Callable[..., Sequence[Tensor]], ports: Sequence[Port], family: FakeTensorFamily
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph of function(rows, values of the ports), and its constants, which are the last placeholders."""
+    """The graph of function(rows, values of the ports), and by name its constants, which are the last placeholders.
+
+    Raises `NotForEveryBatch` where torch cannot map an operator, or the graph holds for one number of rows only.
+    """
     try:
         with _no_vmap_fallback():
             graph, constants = _trace_one_batch(function, ports)
@@ -72,7 +75,8 @@ def _trace_one_batch(function: Callable[..., Any], ports: Sequence[Port]) -> tup
 
 
 def _make_sizes_symbolic(graph: fx.Graph) -> None:
-    """Replace multiples of the traced number of rows by multiples of the first placeholder."""
+    """Replace, in the arguments of all operators, multiples of the traced number of rows by multiples of the first
+    placeholder."""
     inputs = placeholders(graph)
     multiples: dict[int, fx.Node] = {1: inputs[0]}
 
@@ -123,7 +127,7 @@ def _depends_on_rows(size: Any) -> bool:
 
 @contextmanager
 def _no_vmap_fallback() -> Iterator[None]:
-    """An operator without a vmap rule raises, instead of being run row by row."""
+    """While the block runs, an operator without a vmap rule raises, instead of being run row by row."""
     rules: Any = torch._C._functorch
     before = rules._is_vmap_fallback_enabled()
     rules._set_vmap_fallback_enabled(False)

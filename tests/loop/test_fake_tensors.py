@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.sym_node import SymNode
 
 import leporello as lp
 from leporello.loop import fake_tensors
@@ -75,3 +76,12 @@ def test_a_full_cache_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     before = traced(plain)
     assert 0 < len(fake_tensors._cached_operators) <= 5
     assert traced(plain) == before
+
+
+def test_what_is_shared_holds_no_trace_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_tensors, "_cached_operators", {})
+    traced(plain)
+    sizes = [part.value for key in fake_tensors._cached_operators for part in key.key if hasattr(part, "value")]
+    nodes = [size.node for size in sizes if hasattr(size, "node")]
+    assert nodes
+    assert not any(isinstance(node, SymNode) for node in nodes)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
+from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode, _DeconstructedSymType
 from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.backends import opt_einsum
 from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
@@ -48,7 +50,21 @@ class _OperatorCache(dict[Any, Any]):
             return
         if len(_cached_operators) >= MAX_CACHED_OPERATORS:
             _cached_operators.clear()
+        _strip_shapes(key)
         _cached_operators[key] = result
+
+
+def _strip_shapes(key: Any) -> None:
+    """Replace, in place, the symbolic sizes of a cache key by equal ones that hold no reference to their ShapeEnv.
+
+    Otherwise the shared cache would keep the ShapeEnv of every trace alive.
+    """
+    for part in key.key:
+        value = getattr(part, "value", None)
+        node = getattr(value, "node", None)
+        if isinstance(node, SymNode):
+            kind = getattr(value, "ty", type(value))
+            part.value = _DeconstructedSymType(kind, _DeconstructedSymNode.from_node(node))
 
 
 class FakeTensorFamily:

@@ -63,7 +63,7 @@ def _strip_shapes(key: Any) -> None:
         value = getattr(part, "value", None)
         node = getattr(value, "node", None)
         if isinstance(node, SymNode):
-            kind = getattr(value, "ty", type(value))
+            kind: Any = getattr(value, "ty", type(value))
             part.value = _DeconstructedSymType(kind, _DeconstructedSymNode.from_node(node))
 
 

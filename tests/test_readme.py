@@ -79,3 +79,10 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     named = set(PATH.findall(page.read_text(encoding="utf-8")))
     missing = {path for path in named if not any((folder / path).exists() for folder in (*FOLDERS, page.parent))}
     assert not missing
+
+
+def test_a_path_on_a_page_is_seen() -> None:
+    assert PATH.findall("`loop/trace.py` and `engine/cpu/totals.c`, not `lp.fold`") == [
+        "loop/trace.py",
+        "engine/cpu/totals.c",
+    ]

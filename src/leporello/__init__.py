@@ -3,6 +3,7 @@
 from leporello import analysis, errors, language
 from leporello.cells import (
     GRU,
+    LIF,
     LSTM,
     RNN,
     Elman,
@@ -16,9 +17,11 @@ from leporello.cells import (
     Perceptron,
     TimeDelay,
     ZoneoutLSTM,
+    surrogate,
 )
 from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
 from leporello.loop.cell import Cell, named
+from leporello.loop.clock import time
 from leporello.loop.state import detach, rows, to
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
@@ -30,6 +33,7 @@ from leporello.nets.online import online
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
+from leporello.nets.stateful import Stateful
 from leporello.nets.stream import resets_after, stream
 from leporello.nets.summary import Summary
 from leporello.nets.torch_nn import from_torch, to_torch
@@ -43,6 +47,7 @@ __all__ = [
     "Layers",
     "Bidirectional",
     "Feedback",
+    "Stateful",
     "Elman",
     "Jordan",
     "ElmanJordan",
@@ -55,6 +60,7 @@ __all__ = [
     "IndRNN",
     "MinGRU",
     "Leaky",
+    "LIF",
     "Perceptron",
     "TimeDelay",
     "Full",
@@ -72,6 +78,7 @@ __all__ = [
     "online",
     "record",
     "stream",
+    "time",
     "detach",
     "resets_after",
     "rows",
@@ -80,6 +87,7 @@ __all__ = [
     "to_torch",
     "load",
     "save",
+    "surrogate",
     "analysis",
     "language",
     "errors",

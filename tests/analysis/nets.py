@@ -18,6 +18,7 @@ from tests.cells.examples import EXAMPLES, shaken, variants_slow
 RADII = (0.5, 1.0, 1.5)
 STATELESS = {"Perceptron", "TimeDelay of one"}
 WITH_STATE = variants_slow(name for name in EXAMPLES if name not in STATELESS)
+SMOOTH = variants_slow(name for name in EXAMPLES if name not in STATELESS and not name.startswith("LIF"))  # no spikes
 
 
 class Linear(lp.Cell):

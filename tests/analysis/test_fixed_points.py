@@ -8,7 +8,7 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.analysis import fixed_points
-from tests.analysis.nets import WITH_STATE, elman, example, linear, normal, orthogonal
+from tests.analysis.nets import SMOOTH, elman, example, linear, normal, orthogonal
 
 
 class Rising(lp.Cell):
@@ -62,7 +62,7 @@ def test_a_linear_net_has_the_one_that_algebra_gives() -> None:
     assert (result.kinds, result.found.tolist()) == (("stable",), [7])
 
 
-@pytest.mark.parametrize("name", WITH_STATE)
+@pytest.mark.parametrize("name", SMOOTH)
 def test_what_is_found_stays_as_it_is_in_every_cell(name: str) -> None:
     net, x = example(name, train=False), normal(1, 3)
     result = fixed_points(net, x, starts=5)

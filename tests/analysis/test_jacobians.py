@@ -10,7 +10,7 @@ from leporello.analysis import jacobians
 from leporello.loop.draws import replay
 from leporello.loop.state import leaves_of, map_leaves
 from leporello.loop.step import take
-from tests.analysis.nets import RADII, WITH_STATE, example, linear, normal, orthogonal, walked
+from tests.analysis.nets import RADII, SMOOTH, example, linear, normal, orthogonal, walked
 
 SMALL = 1e-6  # a step of the central difference: its square, and rounding over it, are both below 1e-9
 
@@ -39,7 +39,7 @@ def differences(net, inputs: Tensor, draws: list[Tensor], time: int) -> Tensor:
     return torch.stack(columns, -1)
 
 
-@pytest.mark.parametrize("name", WITH_STATE)
+@pytest.mark.parametrize("name", SMOOTH)
 def test_they_are_the_limits_of_finite_differences(name: str) -> None:
     net, inputs = example(name), normal(3, 2, 3)
     draws = net.draw(inputs)

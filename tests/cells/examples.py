@@ -45,6 +45,8 @@ EXAMPLES: dict[str, Callable[..., Cell]] = {
         nonlinearity="softplus",
     ),
     "Leaky learned": partial(cells.Leaky, 3, 5, 2, alpha=0.2, learn_alpha=True, mask=1 - torch.eye(5), noise=0.1),
+    "LIF": partial(cells.LIF, 3, 5, threshold=0.5),
+    "LIF without recurrence": partial(cells.LIF, 3, 5, decay=[0.1, 0.5, 0.8, 0.9, 1.0], recurrent=False, reset="zero"),
     "Perceptron": partial(cells.Perceptron, 3, 5, 2),
     "TimeDelay": partial(cells.TimeDelay, 3, 2, 4),
     "TimeDelay of two": partial(cells.TimeDelay, 3, 2, 2),
@@ -56,6 +58,7 @@ VARIANTS = {
     "LSTM with projection",
     "Leaky current",
     "Leaky learned",
+    "LIF without recurrence",
     "TimeDelay of two",
     "TimeDelay of one",
 }

@@ -23,6 +23,7 @@ SIZES = {
     "IndRNN": ("inputs", "hidden"),
     "MinGRU": ("inputs", "hidden"),
     "Leaky": ("inputs", "hidden", "outputs"),
+    "LIF": ("inputs", "hidden"),
     "Perceptron": ("inputs", "hidden", "outputs"),
     "TimeDelay": ("inputs", "outputs", "window"),
 }

@@ -283,21 +283,6 @@ class Appends(Good):
         return h, h
 
 
-class Straight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor) -> Tensor:
-        return (h > 0).to(h.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
-
-
-class OwnFunction(Good):
-    def end(self, x: Tensor, h: Tensor) -> Any:
-        return Straight.apply(h), h  # here: OwnFunction
-
-
 class SharedNoise(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
         return h + torch.randn(HIDDEN), h  # here: SharedNoise
@@ -399,24 +384,40 @@ def line(name: str) -> str:
 class Fails(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> Tensor:
-        return torch.from_numpy(h.detach().numpy())
+        return torch.from_numpy(h.detach().numpy())  # here: Fails
 
 
 class FailingFunction(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
-        return Fails.apply(h), h  # here: FailingFunction
+        return Fails.apply(h), h
 
 
-class Same(torch.autograd.Function):
+class Writes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> Tensor:
-        return h
+        ctx.mark_dirty(h)  # here: Writes
+        return h.mul_(2)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return -gradient
+        return 2 * gradient
 
 
-class ReversingFunction(Good):
+class WritingFunction(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
-        return Same.apply(h), h  # here: ReversingFunction
+        return Writes.apply(h), h
+
+
+class Miscounts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, factor: float) -> Tensor:
+        return h * factor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class MiscountingFunction(Good):
+    def end(self, x: Tensor, h: Tensor) -> Any:
+        return Miscounts.apply(h, 2.0), h  # here: MiscountingFunction

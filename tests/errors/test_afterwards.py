@@ -97,7 +97,7 @@ FLAWS = [
     steps.Remembers,
     steps.Counts,
     steps.Appends,
-    steps.OwnFunction,
+    steps.FailingFunction,
     steps.SharedNoise,
     steps.OneResult,
     steps.Grows,

@@ -6,39 +6,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.errors import UntraceableStep
+from leporello.errors import ArgumentError, UntraceableStep
 from tests.errors import steps
 from tests.errors.said import said
 
 X = torch.randn(5, 2, steps.INPUTS)
 STATE = torch.zeros(2, steps.HIDDEN)
-
-
-@pytest.mark.parametrize(
-    ("step", "attribute", "came"),
-    [
-        (steps.Attribute, "the attribute 'scale' is a plain tensor.", "float32 [4]"),
-        (steps.InList, "the attribute 'scales' holds a plain tensor.", "[float32 [4]]"),
-        (steps.InDict, "the attribute 'scales' holds a plain tensor.", "{first: {of: [float32 [4]]}}"),
-        (steps.InModule, "the attribute 'U.scale' is a plain tensor.", "float32 [4]"),
-    ],
-)
-def test_a_plain_tensor_attribute_is_refused_by_name(step: type, attribute: str, came: str) -> None:
-    said(UntraceableStep, lambda: lp.Recurrent(step())(X), attribute, steps.place(step), came, "self.register_buffer(")
-
-
-def test_parameters_in_a_list_are_refused_by_name() -> None:
-    said(
-        UntraceableStep,
-        lambda: lp.Recurrent(steps.LooseParameters())(X),
-        "the attribute 'scales' holds a parameter that the cell does not know.",
-        "nn.ParameterList",
-    )
 
 
 def reading(scale: Any) -> Callable[..., Any]:
@@ -49,22 +28,44 @@ def reading(scale: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("cell", "line"),
+    "cell",
     [
-        (steps.InObject(), steps.line("InObject")),
-        (steps.Global(), steps.line("Global")),
-        (reading(torch.ones(steps.HIDDEN)), "return scale(h) if callable(scale) else scale * h, h"),
-        (reading(nn.Linear(steps.HIDDEN, 1)), "return scale(h) if callable(scale) else scale * h, h"),
+        steps.Attribute(),
+        steps.InList(),
+        steps.InDict(),
+        steps.InModule(),
+        steps.LooseParameters(),
+        steps.InObject(),
+        steps.Global(),
+        reading(torch.ones(steps.HIDDEN)),
+        reading(nn.Linear(steps.HIDDEN, 1)),
     ],
-    ids=["object", "global", "closure", "module in a closure"],
+    ids=["attribute", "list", "dict", "module", "parameters", "object", "global", "closure", "module in a closure"],
 )
-def test_a_tensor_the_cell_does_not_know_is_refused_at_its_line(cell: Any, line: str) -> None:
+def test_a_tensor_that_the_cell_does_not_register_is_read_where_it_is(cell: Any) -> None:
+    assert lp.check_gradients(lp.Recurrent(cell), X, STATE).ok
+
+
+def test_a_tensor_that_cannot_be_found_is_refused_at_its_line() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return next(ones) * h, h
+
+    ones = iter([torch.ones(steps.HIDDEN)] * 1000)
     said(
         UntraceableStep,
-        lambda: lp.Recurrent(cell)(X, STATE),
-        "the step reads a tensor that is neither its input, nor its state, nor a parameter or buffer of the cell.",
-        line,
+        lambda: lp.Recurrent(step)(X, STATE),
+        "the step reads a tensor that cannot be found from the cell, so that a later call could not read it again.",
+        "return next(ones) * h, h",
+        "came      float32 [4]",
+        "self.register_buffer",
     )
+
+
+def test_rows_numbered_by_numpy_are_refused_with_what_to_write() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return h[numpy.arange(x.shape[0]), h.argmax(1)].unsqueeze(1), h
+
+    said(ArgumentError, lambda: lp.Recurrent(step)(X, STATE), "torch.arange(x.shape[0], device=x.device)")
 
 
 def test_numbers_and_tensors_made_in_the_step_are_fine() -> None:
@@ -187,23 +188,32 @@ def test_a_network_inside_a_step_is_refused_by_name() -> None:
     )
 
 
-def test_a_function_with_its_own_backward_is_refused_at_its_line() -> None:
+def test_a_function_with_its_own_backward_is_refused_at_the_line_that_fails() -> None:
     said(
         UntraceableStep,
-        lambda: lp.Recurrent(steps.OwnFunction())(X),
-        "the step calls Straight, an autograd.Function",
-        steps.line("OwnFunction"),
-        "soft + (hard - soft).detach()",
+        lambda: lp.Recurrent(steps.FailingFunction())(X),
+        "the step leaves torch for numpy",
+        steps.line("Fails"),
     )
 
 
-@pytest.mark.parametrize(("cell", "function"), [("FailingFunction", "Fails"), ("ReversingFunction", "Same")])
-def test_a_function_is_refused_that_fails_while_traced_or_calls_nothing(cell: str, function: str) -> None:
+def test_a_function_that_writes_to_its_input_is_refused_at_its_line() -> None:
     said(
         UntraceableStep,
-        lambda: lp.Recurrent(getattr(steps, cell)())(X),
-        f"the step calls {function}, an autograd.Function",
-        steps.line(cell),
+        lambda: lp.Recurrent(steps.WritingFunction())(X),
+        "the step calls Writes, an autograd.Function that writes to its input",
+        steps.line("Writes"),
+    )
+
+
+def test_a_function_with_too_few_gradients_is_refused() -> None:
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(steps.MiscountingFunction())(X),
+        "the backward of Miscounts, an autograd.Function, returns another number of gradients than its forward has",
+        "came      1",
+        "expected  2",
+        steps.line("MiscountingFunction"),
     )
 
 
@@ -215,7 +225,7 @@ def test_a_profiler_runs_on_after_a_refusal() -> None:
 
     sys.setprofile(note)
     try:
-        said(UntraceableStep, lambda: lp.Recurrent(steps.OwnFunction())(X))
+        said(UntraceableStep, lambda: lp.Recurrent(steps.FailingFunction())(X))
         assert sys.getprofile() is note
     finally:
         sys.setprofile(None)
@@ -223,10 +233,10 @@ def test_a_profiler_runs_on_after_a_refusal() -> None:
 
 
 def test_functions_with_their_own_backward_work_again_after_a_refusal() -> None:
-    said(UntraceableStep, lambda: lp.Recurrent(steps.OwnFunction())(X))
+    said(UntraceableStep, lambda: lp.Recurrent(steps.FailingFunction())(X))
     h = torch.randn(3, requires_grad=True)
-    steps.Straight.apply(h).sum().backward()
-    assert torch.equal(h.grad, torch.ones(3))
+    steps.Writes.apply(h * 1).sum().backward()
+    assert torch.equal(h.grad, torch.full((3,), 2.0))
 
 
 def test_random_numbers_without_a_batch_axis_are_refused_at_their_line() -> None:

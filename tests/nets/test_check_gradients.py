@@ -68,6 +68,37 @@ def test_a_gradient_that_alone_is_nan_is_found(place: int) -> None:
     """No number is larger than NaN, and none smaller."""
     nan = torch.tensor([1.0, float("nan")])
     sides = (nan, torch.ones(2)) if place else (torch.ones(2), nan)
-    report = GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(*sides), "b": 0.0})
+    report = GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(*sides, 0.0), "b": 0.0})
     assert not report.ok
-    assert GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(nan, nan.clone())}).ok
+    assert GradientReport("cpu", 1e-9, gradients={"W": check_gradients._error(nan, nan.clone(), 0.0)}).ok
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_agrees() -> None:
+    """A bias before a softmax moves nothing."""
+
+    class Chooses(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=4)
+            self.W, self.b = torch.nn.Linear(3, 4), torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x, h):
+            h = torch.softmax(self.W(x) + h + self.b, -1)
+            return h, h
+
+    report = lp.check_gradients(lp.Recurrent(Chooses()), torch.randn(9, 2, 3))
+    assert report.ok, str(report)
+    assert report.gradients["b"] < 1e-3
+
+
+def test_boolean_states_and_writes_in_place_are_compared() -> None:
+    def step(x, state):
+        h, seen = state
+        h.mul_(0.5).add_(x)
+        seen |= h > 0
+        x.zero_()
+        return h * seen, (h, seen)
+
+    state = torch.randn(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    before = [leaf.clone() for leaf in state]
+    assert lp.check_gradients(lp.Recurrent(step), torch.randn(5, 2, 3), state).ok
+    assert all(map(torch.equal, state, before))

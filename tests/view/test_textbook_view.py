@@ -34,6 +34,8 @@ CELLS = {
     "Leaky": "x -> h: U; h -> h: W, 1 later; h -> o: V",
     "Leaky current": "x -> h: U; h -> h: W, 1 later; h -> r; r -> o: V",
     "Leaky learned": "x -> h: U; h -> h: W, mask, 1 later; h -> o: V",
+    "LIF": "x -> v: U; v -> v: 1 later; z -> v: W, 1 later; v -> z",
+    "LIF without recurrence": "x -> v: U; v -> v: 1 later; z -> v: 1 later; v -> z",
     "Perceptron": "x -> h: U; h -> o: V",
     "TimeDelay": "x -> o: K; x -> o: K, 1 later; x -> o: K, 2 later; x -> o: K, 3 later",
     "TimeDelay of two": "x -> o: K; x -> o: K, 1 later",

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.checks import EAGER, RangeChecks, checked_coin, checked_lengths, checked_mask, checked_targets
+from leporello.call.checks import (
+    EAGER,
+    RangeChecks,
+    checked_coin,
+    checked_lengths,
+    checked_mask,
+    checked_targets,
+    checked_time,
+)
 from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_options
 from leporello.errors import ArgumentError
@@ -32,6 +40,7 @@ class Call:
     draws              random numbers that the user passed; None for fresh ones
     packed             the inputs as they were passed, if as a PackedSequence
     times              the indices of the steps (length, 1), where they are known already
+    begin              the number of the first step for `lp.time()`, one for all rows or (batch,)
     sequences, states  the leaves of inputs and state, with their names
     """
 
@@ -48,6 +57,7 @@ class Call:
     draws: Sequence[Tensor] | None = None
     packed: PackedSequence | None = None
     times: Tensor | None = None
+    begin: int | Tensor = 0
     sequences: list[tuple[str, Tensor]] = field(default_factory=list)
     states: list[tuple[str, Tensor]] = field(default_factory=list)
 
@@ -64,6 +74,7 @@ def checked_call(
     forcing: Any = None,
     steps: int | None = None,
     draws: Sequence[Tensor] | None = None,
+    time: Any = None,
     batch_first: bool = False,
     one_step: bool = False,
     range_checks: RangeChecks = EAGER,
@@ -71,6 +82,7 @@ def checked_call(
     """Check a call's arguments, as the network gets them, and bring them into one form; an error if one is wrong.
 
     steps          the length of a call without inputs
+    time           the number of the first step; 0 by default
     one_step       the arguments come without the length axis
     range_checks   how the values of lengths, classes and probabilities are checked
     """
@@ -93,6 +105,7 @@ def checked_call(
     call.resets = checked_mask("resets", resets, length, batch, call.device, axes)
     if call.resets is not None:
         call.initial = reset_state(cell, state, batch, options)
+    call.begin = checked_time(time, batch, call.device)
     call.targets, call.coin = _forcing(cell, call, targets, forcing, axes, range_checks)
     return call
 

@@ -31,6 +31,7 @@ from leporello.call.values import (
     names_of,
     passing_for,
     passing_of,
+    reads_time,
     times_of,
     tree_function,
 )
@@ -69,11 +70,12 @@ class CachedCall:
     ) -> None:
         """`inputs` are the indices of the loop's inputs that are gathered; all by default."""
         self.key, self.cell, self.plan, self.gradient, self.device = key, cell, plan, gradient, call.device
-        self.unchanged, self.modules = unchanged_since_now(cell), frozenset(map(id, cell.modules()))
+        self.unchanged, self.modules = unchanged_since_now(cell, plan.loop.found), frozenset(map(id, cell.modules()))
         self.names, self.state_names = names_of(call)
         ports = plan.loop.inputs if inputs is None else tuple(plan.loop.inputs[index] for index in inputs)
         self.gather = gather_function(plan.loop.replace(inputs=ports), self.names, self.state_names)
         self.in_trees = tree_function(plan.loop)
+        self.reads_time = reads_time(plan.loop)
         # the state
         self.state_options = state_options(cell, call.sequences, call.state)
         self.flat = isinstance(call.state, tuple) and all(isinstance(leaf, Tensor) for leaf in call.state)
@@ -157,8 +159,8 @@ class CachedCall:
                 if states is None:
                     return None
                 extra = None
-                if lengths is not None or resets is not None:
-                    extra = self._extra(sequences[0], states, lengths, resets)
+                if lengths is not None or resets is not None or self.reads_time:
+                    extra = self._extra(sequences[0], length, batch, states, lengths, resets)
                     if extra is None:
                         return None
                 values = self.gather(sequences, states, extra, None, length, batch)
@@ -186,9 +188,10 @@ class CachedCall:
                     return None
         return [leaf.detach() for leaf in leaves] if self.detaches else leaves
 
-    def _extra(self, inputs: Tensor, states: Sequence[Tensor], lengths: Any, resets: Any) -> Extra | None:
+    def _extra(
+        self, inputs: Tensor, length: int, batch: int, states: Sequence[Tensor], lengths: Any, resets: Any
+    ) -> Extra | None:
         """What the rewrites read; None where lengths or resets are not as they should be."""
-        length, batch = inputs.shape[:2]
         call = Call(inputs, None, length, batch, self.device, sequences=[(self.names[0], inputs)])
         call.states = list(zip(self.state_names, states, strict=True))
         try:
@@ -196,7 +199,7 @@ class CachedCall:
             call.resets = checked_mask("resets", resets, length, batch, self.device, ArgumentAxes())
         except LeporelloError:
             return None
-        if lengths is not None:
+        if lengths is not None or self.reads_time:
             times = self._times
             self._times = call.times = times if times is not None and len(times) == length else times_of(call)
         if resets is not None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -25,30 +25,49 @@ def cell_key(cell: nn.Module) -> Hashable:
         parts.append(type(module))
         for name, value in vars(module).items():
             if name not in OF_EVERY_MODULE:
-                parts.append((name, attribute_key(value)))
+                parts.append((name, attribute_key(value, lambda tensor: _form(tensor, slots))))
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    slot = slots.setdefault(id(tensor), len(slots))
-                    parts.append((name, slot, tensor.shape, tensor.dtype, tensor.device))
+                    parts.append((name, *_form(tensor, slots)))
         parts.extend(slots.setdefault(id(child), len(slots)) for child in module._modules.values())
         parts.append(any(getattr(module, hooks) for hooks in HOOKS))
     return tuple(parts)
 
 
-def attribute_key(value: Any) -> Hashable:
-    """What a plain attribute is compared by: its value if it is plain, a tensor by its id, other objects by equality.
+def _form(tensor: Tensor, slots: dict[int, int]) -> tuple[Any, ...]:
+    """The form of a tensor and its number: numbers that are read from it are no part of a trace."""
+    return (slots.setdefault(id(tensor), len(slots)), tensor.shape, tensor.dtype, tensor.device)
+
+
+class _Same:
+    """A tensor that is compared by identity."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.tensor is self.tensor
+
+    def __hash__(self) -> int:
+        return id(self.tensor)
+
+
+def attribute_key(value: Any, of_tensor: Callable[[Tensor], Hashable] = _Same) -> Hashable:
+    """What a plain attribute is compared by: its value if it is plain, other objects by equality.
 
     The key holds such an object itself, because the id of one that is freed may come back.
+
+    of_tensor   what a tensor is compared by; by default it must be the same one
     """
     if isinstance(value, (int, float, str, bool, type(None))):
         return (type(value), value)
     if isinstance(value, (list, tuple)):
-        return (type(value), *map(attribute_key, value))
+        return (type(value), *(attribute_key(item, of_tensor) for item in value))
     if isinstance(value, dict):
-        return tuple((key, attribute_key(item)) for key, item in value.items())
+        return tuple((key, attribute_key(item, of_tensor)) for key, item in value.items())
     if isinstance(value, Tensor):
-        return ("tensor", id(value))
+        return of_tensor(value)
     try:
         hash(value)
     except TypeError:
@@ -56,13 +75,15 @@ def attribute_key(value: Any) -> Hashable:
     return value if callable(value) else (value, repr(value))
 
 
-def unchanged_since_now(cell: nn.Module) -> Callable[[], bool]:
+def unchanged_since_now(cell: nn.Module, found: Mapping[str, Callable[[], Any]] | None = None) -> Callable[[], bool]:
     """A function that says whether all that a trace of the cell depends on is unchanged since this call.
+
+    found   how to read tensors that the step reads and the cell does not register
 
     It is false whenever `cell_key` would differ or a parameter is another tensor, and sometimes without need. It is
     generated for the cell, comparison by comparison: a loop over the comparisons would cost as much as they do.
     """
-    return _UnchangedWriter(cell).function()
+    return _UnchangedWriter(cell, found or {}).function()
 
 
 class _UnchangedWriter:
@@ -72,9 +93,11 @@ class _UnchangedWriter:
     lines   the body of the function
     """
 
-    def __init__(self, cell: nn.Module) -> None:
+    def __init__(self, cell: nn.Module, found: Mapping[str, Callable[[], Any]]) -> None:
         self.names: dict[str, Any] = {"attribute_key": attribute_key}
         self.lines: list[str] = []
+        for read in found.values():
+            self._tensor(f"{self._name(read)}()", read())
         for module in cell.modules():
             self._attributes(vars(module))
             for table in (module._parameters, module._buffers):
@@ -114,13 +137,17 @@ class _UnchangedWriter:
         table = self._name(tensors)
         self._require(f"len({table}) == {len(tensors)}")
         for name, tensor in tensors.items():
-            self._assign(f"{table}[{name!r}]")
-            self._require(f"v is {self._name(tensor)}")
-            if tensor is not None:
-                self._require(f"v.shape == {self._name(tensor.shape)}")
-                self._require(f"v.dtype is {self._name(tensor.dtype)}")
-                self._require(f"v.device == {self._name(tensor.device)}")
-                self._require(f"v.requires_grad is {tensor.requires_grad}")
+            self._tensor(f"{table}[{name!r}]", tensor)
+
+    def _tensor(self, expression: str, tensor: Tensor | None) -> None:
+        """Require that an expression gives the same tensor, or None, and that it has kept its form."""
+        self._assign(expression)
+        self._require(f"v is {self._name(tensor)}")
+        if tensor is not None:
+            self._require(f"v.shape == {self._name(tensor.shape)}")
+            self._require(f"v.dtype is {self._name(tensor.dtype)}")
+            self._require(f"v.device == {self._name(tensor.device)}")
+            self._require(f"v.requires_grad is {tensor.requires_grad}")
 
     def _name(self, value: Any) -> str:
         """A name for a remembered value."""

@@ -133,6 +133,23 @@ def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
         )
 
 
+def checked_time(time: Any, batch: int, device: torch.device) -> int | Tensor:
+    """The number of the first step: an integer, or (batch,) integers."""
+    if time is None:
+        return 0
+    if isinstance(time, numbers.Integral) and not isinstance(time, bool):
+        return int(time)
+    fits = isinstance(time, Tensor) and not time.is_floating_point() and time.dtype != torch.bool
+    if not fits or time.shape not in ((), (batch,)):
+        raise ArgumentError(
+            "the argument 'time' is no number of a step.",
+            came=described(time) if isinstance(time, Tensor) else repr(time),
+            expected=f"an integer, or a tensor of {batch} integers, one per row",
+            tries="time=0 for a sequence that begins; the steps before it for one that goes on",
+        )
+    return time.to(device)
+
+
 def checked_mask(
     argument: str, value: Any, length: int, batch: int, device: torch.device, axes: ArgumentAxes
 ) -> Tensor | None:

@@ -40,6 +40,7 @@ from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
 from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.step import place_of
 
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
 STAND_IN_ROWS = 2  # for a step that does not decide by their number
@@ -79,6 +80,7 @@ def in_graph(
     forcing: Any,
     draws: Any,
     steps: Any = None,
+    time: Any = None,
     one_step: bool = False,
 ) -> tuple[Tree, Tree]:
     """Outputs and final state of a network's call, as the network gives them; the arguments are the call's own."""
@@ -86,7 +88,7 @@ def in_graph(
     if isinstance(forcing, float) and forcing != 0 and forcing != 1:
         forcing = torch.full((), forcing)  # so that another probability needs no other graph
     tensors: list[Tensor] = []
-    skeleton = flatten((inputs, state, lengths, resets, targets, forcing, draws), tensors)
+    skeleton = flatten((inputs, state, lengths, resets, targets, forcing, draws, time), tensors)
     guard([net, net.gradient, *net.cell.modules()], attributes(net._handle, type(net.gradient).__name__))
     name = register_call(net._handle, skeleton, one_step)
     held = [*net.cell.parameters(), *net.cell.buffers()]
@@ -199,9 +201,9 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     """
     graph_call = _graph_calls[name]
     net, one_step = network_by_handle(graph_call.handle), graph_call.one_step
-    inputs, state, lengths, resets, targets, forcing, draws = unflatten(graph_call.arguments, iter(tensors))
+    inputs, state, lengths, resets, targets, forcing, draws, time = unflatten(graph_call.arguments, iter(tensors))
     _refuse_packed(inputs)
-    arguments = {"resets": resets, "targets": targets, "forcing": forcing, "draws": draws}
+    arguments = {"resets": resets, "targets": targets, "forcing": forcing, "draws": draws, "time": time}
     if not one_step:
         arguments |= {"lengths": lengths, "steps": steps, "batch_first": net.batch_first}
     arguments |= {"inputs": inputs, "state": state, "one_step": one_step, "range_checks": IN_GRAPH}
@@ -235,6 +237,7 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     key = (trace_signature(call), plan_signature(call, net.cell))
     if key not in graph_call.cached:
         plan = _planned(net, call)
+        _refuse_found(net, plan)
         registered = RegisteredPlan(plan)
         cached = CachedCall(key, net.cell, call, plan, net.gradient, inputs=registered.handed)
         graph_call.cached[key] = registered, cached
@@ -248,6 +251,17 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     else:
         results = sweeps.plain_sweep(registered.name, call.length, call.batch, values)
     return cached.in_trees(results)
+
+
+def _refuse_found(net: Network, plan: Plan) -> None:
+    """Refuse a step that reads tensors which are no parameters or buffers: a graph could not see them change."""
+    names = list(plan.loop.found)
+    if names:
+        raise ArgumentError(
+            f"the step reads '{names[0]}', which the cell does not register: torch.compile would keep its first value.",
+            cell=place_of(net.cell),
+            tries="self.register_buffer, nn.Parameter or a submodule; or call the network outside of torch.compile",
+        )
 
 
 def _planned(net: Network, call: Call) -> Plan:
@@ -287,7 +301,7 @@ def _stand_in(call: Call) -> Callable[[int], Call]:
         leaves = [leaf for leaf in leaves_of(zeros["inputs"]) if leaf is not None]
         sequences = [(name, leaf) for (name, _), leaf in zip(call.sequences, leaves, strict=True)]
         states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(zeros["state"]), strict=True)]
-        return replace(call, length=1, batch=rows, draws=None, sequences=sequences, states=states, **zeros)
+        return replace(call, length=1, batch=rows, draws=None, begin=0, sequences=sequences, states=states, **zeros)
 
     return made
 

@@ -22,7 +22,7 @@ def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, An
     """
     passed = state is not None
     state = state if passed else fresh_state(cell, batch, options)
-    if passed and isinstance(cell, Cell):
+    if passed and isinstance(cell, Cell) and _makes_state(cell):
         return _like_declared(cell, state, fresh_state(cell, batch, options))
     if state is not None and state != ():
         refuse_batchless(cell, "state", list(zip(state_names(cell, state), leaves_of(state), strict=True)), batch)
@@ -112,4 +112,9 @@ def reset_state(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return fresh_state(cell, batch, options) if hasattr(cell, "initial_state") else state
+    return fresh_state(cell, batch, options) if _makes_state(cell) else state
+
+
+def _makes_state(cell: nn.Module) -> bool:
+    """Whether the cell makes the state before the first step; otherwise it is passed."""
+    return hasattr(cell, "initial_state") and not getattr(cell, "state_is_passed", False)

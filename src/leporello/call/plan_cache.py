@@ -60,8 +60,10 @@ class PlanCache:
     def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
         """The plan for a call, made anew only when something it depends on has changed."""
         key = self._trace_key(cell, call)
-        batch = call.batch if self._any_batch(cell, call, key).traced_for_one_batch else None
-        plan_key = (key, batch, plan_signature(call, cell), gradient.plan_key, engine)
+        traced = self._any_batch(cell, call, key)
+        batch = call.batch if traced.traced_for_one_batch else None
+        found = tuple(read().requires_grad for read in traced.found.values())
+        plan_key = (key, traced, batch, found, plan_signature(call, cell), gradient.plan_key, engine)
         if plan_key not in self.plans:
             pipeline = Pipeline(call_context(cell, call))
             loop = pipeline.call(self.loop(cell, call, key))
@@ -100,7 +102,7 @@ class PlanCache:
         if not loop.traced_for_one_batch:
             return loop
         batch_key = (key, call.batch)
-        if batch_key not in self.loops:
+        if batch_key not in self.loops or not self.loops[batch_key].found_as_traced():
             keep(
                 self.loops,
                 batch_key,
@@ -110,7 +112,7 @@ class PlanCache:
 
     def _any_batch(self, cell: nn.Module, call: Call, key: Hashable) -> Loop:
         """The Loop with the batch as a symbol, which serves every batch unless the step decides by it."""
-        if key not in self.loops:
+        if key not in self.loops or not self.loops[key].found_as_traced():
             keep(self.loops, key, _traced(cell, call))
         return self.loops[key]
 

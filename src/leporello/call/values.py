@@ -91,6 +91,8 @@ def _invariant(port: Port, loop: Loop, names: dict[str, Any]) -> str:
     """
     if port.name in loop.constants:
         return _named(loop.constants[port.name], names)
+    if loop.signature is not None and port.name in loop.signature.found:
+        return f"{_named(loop.signature.found[port.name], names)}()"
     *path, attribute = port.name.split(".")
     module: Any = None if loop.signature is None else loop.signature.module
     for part in path:
@@ -129,11 +131,14 @@ def extra_key(port: Port) -> tuple[Role, str | None]:
 
 
 def extra_values(call: Call, loop: Loop) -> Extra:
-    """What the rewrites of a call read; empty for a call without forcing, resets and lengths.
+    """What a call adds to the inputs of a loop; empty without forcing, resets, lengths and `lp.time()`.
 
     loop   the rewritten one
     """
     extra: Extra = {}
+    if reads_time(loop):
+        numbers = times_of(call) + call.begin
+        extra[Role.TIME, None] = numbers.expand(call.length, call.batch).unsqueeze(2)
     if call.targets is not None:
         extra[Role.TARGET, None] = call.targets
     if call.coin is not None:
@@ -150,6 +155,11 @@ def extra_values(call: Call, loop: Loop) -> Extra:
         for name, leaf in call.sequences:
             extra[Role.FIRST_INPUT, name] = leaf[0].detach()
     return extra
+
+
+def reads_time(loop: Loop) -> bool:
+    """Whether a step of the loop reads its number, `lp.time()`."""
+    return any(port.role is Role.TIME for port in loop.inputs)
 
 
 def past_of(call: Call, lengths: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,6 +60,7 @@ def tensors_replaced(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator
     slots: list[tuple[dict[str, Any], str, Tensor]] = [
         (table, name, value)
         for module in cell.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # the tracer replaces what these hold where it is read
         for table in (module._parameters, module._buffers)
         for name, value in table.items()
         if value is not None and id(value) in instead
@@ -162,7 +164,8 @@ def attributes_unchanged(cell: nn.Module) -> Iterator[None]:
         raise UntraceableStep(
             f"the step sets the attribute '{changed}', which all steps share.",
             expected="a step that only reads its parameters, buffers and attributes",
-            tries="make it a state leaf if the next step reads it; lp.record shows values of every step",
+            tries="make it a state leaf if the next step reads it, as lp.Stateful(module, names) does; lp.record shows "
+            "values of every step",
         )
 
 

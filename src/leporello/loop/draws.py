@@ -5,8 +5,9 @@ One table serves the trace, where draws are placeholders, and the replay of a pl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
+from leporello.loop.fake_tensors import plain_operators
 
 aten = torch.ops.aten
 
@@ -27,6 +29,17 @@ class Draw:
     shape: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
+
+    def of_rows(self, rows: Any) -> Draw:
+        """The same numbers with the rows in front, where they are merged with the axis behind them.
+
+        rows   the number of rows, a symbol or not
+        """
+        first = self.shape[0] if self.shape else 1
+        if isinstance(first, int) or isinstance(rows, int) or first.node.expr.is_symbol:
+            return self
+        times = first.node.expr / rows.node.expr
+        return replace(self, shape=(rows, int(times), *self.shape[1:])) if times.is_Integer else self
 
 
 def fresh(draw: Draw) -> Tensor:
@@ -126,6 +139,16 @@ class Drawing(TorchDispatchMode):
     def __init__(self, source: Callable[[Draw], Tensor]) -> None:
         super().__init__()
         self.source = source
+        self.plain = contextlib.ExitStack()
+
+    def __enter__(self) -> Drawing:
+        self.plain.enter_context(plain_operators())  # fused attention says that it draws, even where it does not
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.plain.close()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -165,4 +188,9 @@ def _draw_shape(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tor
 def replay(draws: Sequence[Tensor]) -> Drawing:
     """A mode in which random operators take these numbers, in the order in which the operators run."""
     remaining: Iterator[Tensor] = iter(draws)
-    return Drawing(lambda draw: next(remaining))
+
+    def numbers(draw: Draw) -> Tensor:
+        value = next(remaining)
+        return value if value.dim() == len(draw.shape) else value.reshape(draw.shape)  # with rows merged: `of_rows`
+
+    return Drawing(numbers)

@@ -103,7 +103,7 @@ class FakeTensorFamily:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """While the block runs, operators on tensors of this family compute shapes only."""
-        with self.mode, enable_python_dispatcher(), opt_einsum.flags(enabled=False):  # which would read the batch
+        with self.mode, enable_python_dispatcher(), plain_operators():
             yield
 
     def traced(self, function: Callable[..., Any], *arguments: Any, decompositions: Any = None) -> fx.GraphModule:
@@ -148,6 +148,33 @@ class FakeTensorFamily:
     def batch_is_concrete(self) -> bool:
         """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""
         return isinstance(self.rows, int) or bool(self.shapes.guards)
+
+
+# Libraries and fused operators of torch that choose by the number of rows, or hide what they compute: the getter and
+# the setter of the switch that turns each off.
+_SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
+    (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    (torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
+    (torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled),
+    (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
+    (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
+    (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
+    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+)
+
+
+@contextlib.contextmanager
+def plain_operators() -> Iterator[None]:
+    """While the block runs, convolutions, attention and recurrent modules are plain operators, for any batch."""
+    before = [is_on() for is_on, _ in _SWITCHES]
+    try:
+        for _, switch in _SWITCHES:
+            switch(False)
+        with opt_einsum.flags(enabled=False):
+            yield
+    finally:
+        for (_, switch), was_on in zip(_SWITCHES, before, strict=True):
+            switch(was_on)
 
 
 def writes_in_place(node: fx.Node) -> bool:

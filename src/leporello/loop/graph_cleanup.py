@@ -6,6 +6,7 @@ without inverse) a Loop computes on.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import arguments, call, placeholders, stop
+from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
+from leporello.loop.row_indexing import index_rows
 
 aten = torch.ops.aten
 
@@ -25,7 +28,8 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
     """Clean a traced graph in place, and return its constants by name, which become placeholders behind the others.
 
     Copies onto new memory, slices of everything and aliases become their source; `zeros_like` and its kind become
-    `full`, which reads no value; `detach` becomes `stop`; writes back to inputs are removed.
+    `full`, which reads no value; `detach` becomes `stop`; writes back to inputs are removed; an `autograd.Function`
+    becomes one operator with its own gradient.
 
     module   what make_fx returned, which holds the constants; the graph is a copy of its own
     """
@@ -40,6 +44,8 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
         elif node.target is aten.copy_.default:
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
+    index_rows(graph, family)
+    closed(graph)
     return constants
 
 
@@ -69,9 +75,27 @@ def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> An
         return node.args[1]
     if node.target is aten.copy.default:
         return _source_of_copy(graph, node, family)
+    if node.target is aten.sym_size.int:
+        return _count(graph, node)
     if node.target in _FILL_VALUES:
         return _filled(graph, node, family)
     return None
+
+
+def _count(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    """A size as a multiple of the number of rows, so that it depends on no value; None for another kind of size."""
+    rows, size = placeholders(graph)[0], node.meta["val"]
+    if isinstance(size, int) or isinstance(rows.meta["val"], int):
+        return None
+    times = size.node.expr / rows.meta["val"].node.expr
+    if not times.is_Integer:
+        return None
+    if times == 1:
+        return rows
+    with graph.inserting_before(node):
+        count = graph.call_function(operator.mul, (rows, int(times)))
+    count.meta["val"] = size
+    return count
 
 
 def _takes_everything(node: fx.Node) -> bool:

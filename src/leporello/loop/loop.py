@@ -6,7 +6,7 @@ users get, with these and the pictures as methods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ class Signature:
     inputs, state, outputs   pytree specs
     present                  which leaves of the output are tensors; the others are None
     module                   the cell, whose parameters and buffers are the invariants
+    found                    by name, how to read an invariant that is no parameter or buffer of the cell
     """
 
     inputs: Any
@@ -31,6 +32,7 @@ class Signature:
     outputs: Any
     present: tuple[bool, ...] = ()
     module: nn.Module | None = None
+    found: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,8 +100,23 @@ class Loop:
         }
         return {name: (into[name], node) for name, node in out.items()}
 
+    @property
+    def found(self) -> dict[str, Callable[[], Any]]:
+        """How to read each invariant that is no parameter or buffer of the cell, by name."""
+        found = self.signature.found if self.signature is not None else {}
+        return {port.name: found[port.name] for port in self.inputs if port.kind == "invariant" and port.name in found}
+
+    def found_as_traced(self) -> bool:
+        """Whether those invariants still have the shapes, dtypes and devices of the trace."""
+        forms = {port.name: (port.shape, port.dtype, port.device) for port in self.inputs if port.kind == "invariant"}
+        values = {name: read() for name, read in self.found.items()}
+        return all(
+            value is not None and (tuple(value.shape), value.dtype, value.device) == forms[name]
+            for name, value in values.items()
+        )
+
     def invariant(self, name: str) -> Tensor | None:
-        """The present value of an invariant: a constant, or a parameter or buffer of the module.
+        """The present value of an invariant: a constant, a parameter or buffer of the module, or one found elsewhere.
 
         None for what a call adds, such as the initial state, and for a Loop without a module.
         """
@@ -107,9 +124,12 @@ class Loop:
             return self.constants[name]
         if self.signature is None or self.signature.module is None:
             return None
-        value: object = self.signature.module
-        for attribute in name.split("."):
-            value = getattr(value, attribute, None)
+        if name in self.signature.found:
+            value: object = self.signature.found[name]()
+        else:
+            value = self.signature.module
+            for attribute in name.split("."):
+                value = getattr(value, attribute, None)
         return value if isinstance(value, Tensor) else None
 
     def __repr__(self) -> str:

@@ -27,6 +27,7 @@ class Role(Enum):
     TOTAL = "total"  # summed over steps
 
     # Roles of what a call, a rewrite or a gradient adds.
+    TIME = "time"  # the number of the step
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step

@@ -18,6 +18,7 @@ from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import without_own_gradients
 from leporello.loop.stages import Split, Stage, StageGraphs
 from leporello.loop.value_classes import ValueClass, classes, is_getitem, is_matrix_product, is_view, varying_components
 
@@ -31,7 +32,7 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
     drawn_in   whether an operator may run inside although it need not, where an inside reads its result or computes
                its argument: fused into the inside it saves a pass over memory. By default none may
     """
-    loop = _one_class_per_operator(part(loop))
+    loop = _one_class_per_operator(part(without_own_gradients(loop)))
     kinds = classes(loop)
     _refuse_rows_with_sums(kinds)
     order = varying_components(loop, kinds)

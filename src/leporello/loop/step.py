@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from leporello.errors import ArgumentError, StateMismatch, UntraceableStep
+from leporello.errors import ArgumentError, StateMismatch
 from leporello.loop.cell import Cell, collected_names
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
-APPLY_CODE = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
 
 class FunctionCell(nn.Module):
@@ -51,9 +50,16 @@ def as_module(cell: Any) -> nn.Module:
 
 def state_argument(cell: nn.Module) -> str:
     """The name of the state in the step's own signature; "state" where it has no second argument."""
-    forward = cell.function if isinstance(cell, FunctionCell) else cell.forward
-    names = list(inspect.signature(forward).parameters)
+    names = list(signature_of(cell).parameters)
     return names[1] if len(names) > 1 else "state"
+
+
+def signature_of(cell: nn.Module) -> inspect.Signature:
+    """The signature of a step, without self."""
+    if isinstance(cell, torch.jit.ScriptModule):  # whose methods are no Python functions
+        names = [argument.name for argument in cell.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
+        return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+    return inspect.signature(cell.function if isinstance(cell, FunctionCell) else cell.forward)
 
 
 def state_names(cell: nn.Module, state: Tree) -> list[str]:
@@ -135,12 +141,12 @@ def _with_feedback(cell: nn.Module, output: Tree, state: Tree) -> Tree:
 
 @contextmanager
 def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Collect the named values of a step that runs in the block, and refuse a step that calls an autograd.Function.
+    """Collect the named values of a step that runs in the block.
 
     The block gets a dict of the values by name, complete at its end. Named are what is passed to `lp.named` and the
     local variables of the cells' own forward (of an inner cell with its path: `cells.0.h`). A profile hook reads these
-    when a forward returns; the same hook sees calls of `autograd.Function.apply`, in this thread only. It is off inside
-    of torch's functions, where it would take as long as the trace.
+    when a forward returns, in this thread only. It is off inside of torch's functions, where it would take as long as
+    the trace.
     """
     values: dict[str, Tensor] = {}
     paths = {id(module): path for path, module in cell.named_modules() if isinstance(module, Cell) or module is cell}
@@ -149,8 +155,6 @@ def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
         codes.add(cell.function.__code__)
 
     def on_event(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code is APPLY_CODE:
-            raise autograd_function_refusal(frame)
         if event != "return" or frame.f_code not in codes:
             return
         path = paths.get(id(frame.f_locals.get("self")), "")
@@ -192,13 +196,4 @@ def _restore_profiler(outer: Any) -> None:
 
 
 def _is_python(module: nn.Module) -> bool:
-    return hasattr(type(module).forward, "__code__")
-
-
-def autograd_function_refusal(frame: FrameType) -> UntraceableStep:
-    """The error for a call of `autograd.Function.apply`, from that call's frame."""
-    name = frame.f_locals["cls"].__name__
-    return UntraceableStep(
-        f"the step calls {name}, an autograd.Function, whose own backward a graph cannot keep.",
-        tries="write a surrogate gradient as soft + (hard - soft).detach()",
-    )
+    return hasattr(inspect.getattr_static(type(module), "forward"), "__code__")

@@ -5,8 +5,7 @@ What does not pass is refused with an error that names the cell, the value and a
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from leporello.loop.cell import Cell
 from leporello.loop.draws import Draw
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
 from leporello.loop.state import described
-from leporello.loop.step import FunctionCell, place_of
+from leporello.loop.step import place_of, signature_of
 
 Named = Sequence[tuple[str, Tensor]]
 
@@ -27,7 +26,6 @@ def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: 
     _refuse_other_forward(cell)
     _refuse_networks(cell)
     _refuse_hooks(cell)
-    _refuse_plain_tensors(cell)
     batch = refuse_batchless(cell, "state", states, refuse_batchless(cell, "input", sequences, None))
     refuse_devices(cell, sequences, invariants, states)
     if batch == 0:
@@ -45,16 +43,16 @@ def _refuse_other_forward(cell: nn.Module) -> None:
         raise ArgumentError(
             "the cell has no forward.", cell=place_of(cell), expected="forward(self, x, state) -> (output, next state)"
         )
-    forward = cell.function if isinstance(cell, FunctionCell) else cell.forward
     try:
-        inspect.signature(forward).bind(None, None)
+        signature_of(cell).bind(None, None)
     except TypeError:
         raise ArgumentError(
             "the step does not take an input and a state.",
             cell=place_of(cell),
-            came=f"a step that takes {inspect.signature(forward)}",
+            came=f"a step that takes {signature_of(cell)}",
             expected="(x, state) -> (output, next state)",
-            tries="take both; a cell without state gets () and returns it",
+            tries="take both; a cell without state gets () and returns it; of a module that keeps its state in "
+            "attributes, lp.Stateful(module, names) makes a cell",
         ) from None
     except ValueError:  # a builtin without a signature raises an error of its own when it runs
         pass
@@ -92,37 +90,6 @@ def _refuse_hooks(cell: nn.Module) -> None:
                     tries="do its work in forward, or read values with lp.record; for weight norm use "
                     "torch.nn.utils.parametrizations",
                 )
-
-
-def _refuse_plain_tensors(cell: nn.Module) -> None:
-    for path, module in cell.named_modules():
-        for name, value in vars(module).items():
-            tensor = next(_tensors_in(value), None)
-            if tensor is None or name in ("_parameters", "_buffers", "_flat_weights"):  # the last is nn.RNN's own
-                continue
-            parameter = isinstance(tensor, nn.Parameter)
-            verb, buffer = ("is", name) if tensor is value else ("holds", "name")
-            raise UntraceableStep(
-                f"the attribute '{path + '.' if path else ''}{name}' {verb} a "
-                f"{'parameter that the cell does not know' if parameter else 'plain tensor'}.",
-                cell=place_of(cell),
-                came=described(value),
-                expected="an nn.Parameter, a buffer or a module",
-                tries="nn.ParameterList or nn.ParameterDict, so that it gets gradients and moves with the cell"
-                if parameter
-                else f'self.register_buffer("{buffer}", tensor), so that it moves with the cell and is saved with it',
-            )
-
-
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from _tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors_in(item)
 
 
 def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | None) -> int | None:

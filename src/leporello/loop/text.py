@@ -18,11 +18,13 @@ from leporello.errors import ArgumentError
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import closed, opened
 from leporello.loop.port import Port, Role
 
 
 def text_of(loop: Loop) -> str:
     """The loop's inputs, operators and results in an order in which they can run."""
+    loop = opened(loop)
     lines = [f"loop {loop.name}" + (", time reversed" if loop.reverse else "")]
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         kind = port.kind if port.distribution is None else f"{port.kind} {port.distribution}"
@@ -199,6 +201,7 @@ class _Reader:
 
     def loop(self, name: str, *, reverse: bool) -> Loop:
         self.graph.output(tuple(node for _, node in self.outputs))
+        closed(self.graph)
         return Loop(
             name=name,
             graph=self.graph,

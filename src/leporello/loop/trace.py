@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import get_decompositions
+from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
 from leporello.loop.cell_tensors import (
@@ -24,20 +25,25 @@ from leporello.loop.cell_tensors import (
     tensors_replaced,
     under_cell_lock,
 )
+from leporello.loop.clock import time
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.found_tensors import FindTensors, Found
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
 from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop, Signature
-from leporello.loop.port import Port
+from leporello.loop.own_gradients import recording
+from leporello.loop.port import Port, Role
 from leporello.loop.rowwise import why_rows_interact
+from leporello.loop.scripts import scripts_inlined
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import observed, place_of, state_names, take
 from leporello.loop.step_checks import refuse_before, refuse_outputs, refuse_shared_draw, refuse_states
 from leporello.loop.trace_errors import UserLines, translated
 
 aten = torch.ops.aten
+CLOCK = "call.time"
 
 # With fixed statistics batch norm is pointwise, but its one operator also returns what only its own backward reads.
 _DECOMPOSITIONS: Any = get_decompositions([aten._native_batch_norm_legit_no_training, aten._native_batch_norm_legit])
@@ -53,6 +59,7 @@ class _Leaves:
     present: list[bool]  # which leaves of the input are not None
     input_spec: Any
     state_spec: Any
+    found: dict[str, Found]  # invariants that the cell does not register
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,10 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
         translated(cell, leaves.sequences, leaves.states, family),
         attributes_unchanged(cell),
         _same_autocast(),
-        _plain_operators(cell),
+        _without_validation(),
+        scripts_inlined(),
     ):
-        traced = _traced_step(cell, leaves, family)
+        traced, leaves = _traced_step(cell, leaves, family)
     loop = _loop(cell, leaves, family, traced)
     return loop.replace(batch_interaction=_batch_interaction(cell, x, state, loop, leaves))
 
@@ -115,6 +123,7 @@ def _flat(cell: nn.Module, x: Tree, state: Tree) -> _Leaves:
         present=[leaf is not None for leaf in x_leaves],
         input_spec=input_spec,
         state_spec=state_spec,
+        found={},
     )
 
 
@@ -149,13 +158,13 @@ def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any
         output, after = take(cell, x, state)
         refuse_replaced(cell, before)
     after_leaves = pytree.tree_leaves(after)
-    if torch.is_autocast_enabled(_device_type(leaves)):
+    if torch.is_autocast_enabled(_device(leaves).type):
         after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, states, strict=True)]
     return output, after_leaves
 
 
-def _device_type(leaves: _Leaves) -> str:
-    return next((leaf.device.type for _, leaf in _all(leaves)), "cpu")
+def _device(leaves: _Leaves) -> torch.device:
+    return next((leaf.device for _, leaf in _all(leaves)), torch.device("cpu"))
 
 
 def _same_autocast() -> AbstractContextManager[Any]:
@@ -167,47 +176,46 @@ def _same_autocast() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _plain_operators(cell: nn.Module) -> Iterator[None]:
-    """Run recurrent modules of torch.nn as plain operators: oneDNN's and cuDNN's use opaque workspaces."""
-    recurrent = any(isinstance(module, nn.RNNBase) for module in cell.modules())
-    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if recurrent else []
-    before = [library.enabled for library in libraries]
+def _without_validation() -> Iterator[None]:
+    """While the block runs, torch.distributions do not look at their arguments: a trace has no numbers."""
+    before = Distribution._validate_args
     try:
-        for library in libraries:
-            library.enabled = False
+        Distribution.set_default_validate_args(False)
         yield
     finally:
-        for library, enabled in zip(libraries, before, strict=True):
-            library.enabled = enabled
+        Distribution.set_default_validate_args(before)
 
 
-def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> _Traced:
-    """Run the step on fake tensors, and trace it with make_fx.
+def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> tuple[_Traced, _Leaves]:
+    """Run the step on fake tensors, and trace it with make_fx. Returns the leaves with those that were found.
 
     A step that draws random numbers, or writes in place, is run a second time: with its random numbers as inputs, and
-    made functional.
+    made functional. One that reads tensors which the cell does not register is run again with them among its leaves.
     """
     details: dict[str, Any] = {}
     draws: list[Draw] = []
     names = [name for name, _ in leaves.invariants]
     sequences, invariants, states = _fake_leaves(leaves, family)
+    clock = family.tensor((1,), torch.int64, _device(leaves), rows=True)
     shared = NoWrites(dict(zip(names, invariants, strict=True)))
+    finder = _finder(cell, leaves, family, invariants)
 
     def note(draw: Draw) -> Tensor:
-        refuse_shared_draw(draw, family)
-        draws.append(draw)
+        own = draw.of_rows(family.rows)
+        refuse_shared_draw(own, family)
+        draws.append(own)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
-    def first(rows: Any, sequences: Any, invariants: Any, states: Any) -> list[Tensor]:
-        with Drawing(note), shared:
+    def first(rows: Any, sequences: Any, clock: Any, invariants: Any, states: Any) -> list[Tensor]:
+        with Drawing(note), shared, finder, time.at(clock):
             return run(sequences, invariants, states)
 
-    def second(rows: Any, sequences: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
-        with replay(numbers):
+    def second(rows: Any, sequences: Any, clock: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
+        with replay(numbers), _finder(cell, leaves, family, invariants), time.at(clock):
             return run(sequences, invariants, states)
 
     def run(sequences: Any, invariants: Any, states: Any) -> list[Tensor]:
-        with torch.enable_grad(), WithoutAssertions(), UserLines(), observed(cell) as named:
+        with torch.enable_grad(), WithoutAssertions(), UserLines(), recording(), observed(cell) as named:
             output, after = _flat_step(cell, leaves, sequences, invariants, states)
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
@@ -219,14 +227,23 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         details.update(outputs=outputs, present=present, spec=spec, named=list(named))
         return [*tensors, *after, *named.values()]
 
-    module = family.traced(first, family.rows, sequences, invariants, states, decompositions=_DECOMPOSITIONS)
+    module = family.traced(first, family.rows, sequences, clock, invariants, states, decompositions=_DECOMPOSITIONS)
+    if finder.found:
+        tensors = [*leaves.invariants, *((name, tensor) for name, (tensor, _) in finder.found.items())]
+        found = leaves.found | {name: place for name, (_, place) in finder.found.items()}
+        return _traced_step(cell, replace(leaves, invariants=tensors, found=found), family)
     if draws or shared.saw_writes:
         numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
         sequences, invariants, states = _fake_leaves(leaves, family)
         module = family.graph_of(
-            second, family.rows, sequences, invariants, numbers, states, decompositions=_DECOMPOSITIONS
+            second, family.rows, sequences, clock, invariants, numbers, states, decompositions=_DECOMPOSITIONS
         )
-    return _Traced(module=module, draws=draws, **details)
+    return _Traced(module=module, draws=draws, **details), leaves
+
+
+def _finder(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, invariants: Sequence[Tensor]) -> FindTensors:
+    known = zip(leaves.invariants, invariants, strict=True)
+    return FindTensors(cell, family, {id(tensor): fake for (_, tensor), fake in known})
 
 
 def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _Traced) -> Loop:
@@ -249,6 +266,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     )
     named = dict(zip(traced.named, results[ends[1] :], strict=True))
     inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
+    found = {name: found.read for name, found in leaves.found.items()}
     label_values(graph, inputs, places, named)
     return Loop(
         name=place_of(cell).split(" ")[0],
@@ -257,7 +275,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
         outputs=outputs,
         family=family,
         constants=constants,
-        signature=Signature(leaves.input_spec, leaves.state_spec, traced.spec, traced.present, cell),
+        signature=Signature(leaves.input_spec, leaves.state_spec, traced.spec, traced.present, cell, found),
     )
 
 
@@ -265,6 +283,7 @@ def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor])
     """Kind, name and distribution of each placeholder, in order."""
     return [
         *(("sequence", name, None) for name, _ in leaves.sequences),
+        ("sequence", CLOCK, None),
         *(("invariant", name, None) for name, _ in leaves.invariants),
         *(("draw", f"draw{index}", draw.distribution) for index, draw in enumerate(draws)),
         *(("state", name, None) for name, _ in leaves.states),
@@ -275,14 +294,15 @@ def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor])
 def _without_unread(
     graph: fx.Graph, inputs: tuple[Port, ...], places: list[fx.Node], results: list[fx.Node]
 ) -> tuple[tuple[Port, ...], list[fx.Node]]:
-    """The inputs, and their placeholders, without parameters and buffers that the step does not use.
+    """The inputs, and their placeholders, without the time, parameters and buffers that the step does not use.
 
     Changes the graph: it returns `results` alone (no named values any more), and dead code is removed.
     """
     graph.output_node().args = (tuple(results),)
     graph.eliminate_dead_code()
-    unread = [n for p, n in zip(inputs, places, strict=True) if p.kind == "invariant" and not n.users]
-    kept = [(p, n) for p, n in zip(inputs, places, strict=True) if n not in unread]
+    pairs = list(zip(inputs, places, strict=True))
+    unread = [n for p, n in pairs if (p.kind == "invariant" or p.role is Role.TIME) and not n.users]
+    kept = [(p, n) for p, n in pairs if n not in unread]
     for node in unread:
         graph.erase_node(node)
     return tuple(port for port, _ in kept), [node for _, node in kept]
@@ -291,4 +311,5 @@ def _without_unread(
 def _port(kind: Any, name: str, node: fx.Node, *, rows: bool = True, distribution: str | None = None) -> Port:
     value = node.meta["val"]
     shape = tuple(value.shape[1:] if rows else value.shape)
-    return Port(kind, name, shape, value.dtype, value.device, rows, distribution)
+    role = Role.TIME if (kind, name) == ("sequence", CLOCK) else Role.INPUT
+    return Port(kind, name, shape, value.dtype, value.device, rows, distribution, role)

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from leporello.errors import ArgumentError, DeviceMismatch, LeporelloError, UntraceableStep
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.state import described
-from leporello.loop.step import APPLY_CODE, autograd_function_refusal, place_of
+from leporello.loop.step import place_of
 
 Named = Sequence[tuple[str, Tensor]]
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -45,19 +45,11 @@ def translated(cell: nn.Module, sequences: Named, states: Named, family: FakeTen
         with _without_log():
             yield
     except Exception as error:
-        ours = _autograd_function_error(error) or _as_ours(error, sequences, states, family)
+        ours = _as_ours(error, sequences, states, family)
         ours.place(cell=place_of(cell), line=users_line(error.__traceback__))
         if ours is error:
             raise
         raise ours from error
-
-
-def _autograd_function_error(error: Exception) -> LeporelloError | None:
-    """The refusal of the autograd.Function in which an error was raised; None if it was raised elsewhere."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is APPLY_CODE and not isinstance(error, LeporelloError):
-            return autograd_function_refusal(frame)
-    return None
 
 
 def _as_ours(error: Exception, sequences: Named, states: Named, family: FakeTensorFamily) -> LeporelloError:
@@ -117,6 +109,8 @@ def _first_line(error: Exception, family: FakeTensorFamily) -> str:
 
 
 def _remedy(error: Exception) -> str | None:
+    if "numpy.object_" in str(error):
+        return "torch.arange(x.shape[0], device=x.device) instead of numpy's: a trace serves every batch"
     if "dtype" in str(error) or "scalar type" in str(error):
         return "bring inputs, state and parameters to one dtype: inputs.to(dtype), net.to(dtype)"
     if isinstance(error, IndexError):
@@ -140,11 +134,8 @@ def _without_log() -> Iterator[None]:
 def users_line(trace: TracebackType | None) -> str | None:
     """The text of the last line of a traceback that is the user's, or a built-in cell's; else another package's; else
     None.
-
-    An autograd.Function is refused where it is called: frames inside it do not count.
     """
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(trace)]
-    frames = traceback.extract_tb(trace)[: codes.index(APPLY_CODE) if APPLY_CODE in codes else None]
+    frames = traceback.extract_tb(trace)
     users = [frame for frame in frames if is_users(frame.filename)]
     packages = [frame for frame in frames if "site-packages" in frame.filename and _is_foreign(frame.filename)]
     candidates = users or packages

@@ -76,7 +76,7 @@ class Unfolding:
             "state": iter(states),
             "draw": iter(self._fresh_draws(batch) if draws is None else draws),
         }
-        values = [self._value(port, remaining, given or {}) for port in self.loop.inputs]
+        values = [self._value(port, batch, remaining, given or {}) for port in self.loop.inputs]
         named = self._by_name(self._evaluated(batch, values))
         outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
         finals = {
@@ -106,8 +106,12 @@ class Unfolding:
                     tries=f"unfold it with loop.unfold({leaf.shape[0]})",
                 )
 
-    def _value(self, port: Port, remaining: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]) -> Tensor:
+    def _value(
+        self, port: Port, batch: int, remaining: Mapping[str, Iterator[Tensor]], given: Mapping[str, Tensor]
+    ) -> Tensor:
         value = given.get(port.name)
+        if value is None and port.role is Role.TIME:
+            value = torch.arange(self.steps, device=port.device).reshape(-1, 1, 1).expand(-1, batch, 1)
         if value is None:
             value = next(remaining[port.kind], None) if port.kind in remaining else self.loop.invariant(port.name)
         if value is None:

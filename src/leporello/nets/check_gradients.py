@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import is_floating
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
+from leporello.loop.found_tensors import ReadInstead, found_in
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.nets.plain_loop import plain_loop
 from leporello.nets.recurrent import Recurrent
@@ -31,7 +33,8 @@ TOLERANCE = {
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The largest errors, relative to the largest value of each tensor.
+    """The largest errors, relative to the largest value of each tensor, or to a thousandth of the largest of all where
+    that is more: a gradient that is zero but for rounding has no scale of its own.
 
     outputs, gradients   by name
     tolerance            what rounding explains in the net's dtype
@@ -91,20 +94,27 @@ def check_gradients(
         torch.manual_seed(seed)
         call = checked_call(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
     of_inputs = net.gradient.backwards
-    fast = _Side.of(net, _on_new_leaves(call, lambda leaf: leaf, of_inputs), draws)
-    exact = copy.deepcopy(net)
+    found = {name: read() for name, read in net._plan_cache.loop(net.cell, call).found.items()}
+    wide = {name: _wide(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in found.items()}
+    fast = _Side.of(net, _on_new_leaves(call, lambda leaf: leaf, of_inputs), draws, found)
+    shared = {key: found.read() for key, found in found_in(net.cell).items()}  # a copy of the net has the same
+    shared |= {id(buffer): buffer.detach() for buffer in net.cell.buffers() if not buffer.is_leaf}
+    exact = copy.deepcopy(net, shared)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    slow = _Side.of(exact, _on_new_leaves(call, _wide, of_inputs), [_wide(draw) for draw in draws])
+    slow = _Side.of(exact, _on_new_leaves(call, _wide, of_inputs), [_wide(draw) for draw in draws], wide)
+    instead = {id(tensor): wide[name] for name, tensor in found.items()}
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
         values, gradients = fast.run(lambda: net._run(fast.call, passing), seed)
-        exact_values, exact_gradients = slow.run(lambda: plain_loop(exact.cell, slow.call, slow.draws, passing), seed)
+        with ReadInstead(instead):
+            plain = partial(plain_loop, exact.cell, slow.call, slow.draws, passing)
+            exact_values, exact_gradients = slow.run(plain, seed)
     dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
     report = GradientReport(
         engine=net.engine,
         tolerance=TOLERANCE[dtype],
-        outputs={name: _error(value, exact_values[name]) for name, value in values.items()},
-        gradients={name: _error(gradients[name], exact_gradients[name]) for name in exact_gradients},
+        outputs=_errors(values, exact_values),
+        gradients=_errors(gradients, exact_gradients),
     )
     if raises and not report.ok:
         raise GradientMismatch("the engine's gradients differ from the plain loop's.", report=report)
@@ -151,10 +161,11 @@ class _Side:
     net: Recurrent
     call: Call
     draws: Sequence[Tensor]
+    found: Mapping[str, Tensor]  # tensors that the step reads and the cell does not register
 
     @staticmethod
-    def of(net: Recurrent, call: Call, draws: Sequence[Tensor]) -> _Side:
-        return _Side(net, replace(call, draws=list(draws)), list(draws))
+    def of(net: Recurrent, call: Call, draws: Sequence[Tensor], found: Mapping[str, Tensor]) -> _Side:
+        return _Side(net, replace(call, draws=list(draws)), list(draws), found)
 
     def run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
         """Outputs and final states by name, and by name the gradients of inputs, states and parameters (or None).
@@ -169,6 +180,7 @@ class _Side:
         values = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         sources = {name: leaf for name, leaf in (*self.call.sequences, *self.call.states) if leaf.requires_grad}
         sources |= {name: p for name, p in self.net.cell.named_parameters() if p.requires_grad}
+        sources |= {name: tensor for name, tensor in self.found.items() if tensor.requires_grad}
         differentiable = [value for value in values.values() if value.requires_grad]
         if not differentiable or not sources:
             return values, dict.fromkeys(sources)
@@ -183,8 +195,20 @@ def _weights(value: Tensor, seed: int) -> Tensor:
     return torch.randn(value.shape, generator=numbers, dtype=dtype).to(value.device, value.dtype)
 
 
-def _error(value: Tensor | None, exact: Tensor | None) -> float:
-    """The largest difference, relative to the largest value; infinite where one is missing or alone is NaN."""
+SMALLEST_SCALE = 1e-3  # of an error, as a share of the largest value of all: below it, sums of rounded terms cancel
+
+
+def _errors(values: Mapping[str, Tensor | None], exact: Mapping[str, Tensor | None]) -> dict[str, float]:
+    """The error of each tensor, by name."""
+    largest = max((_largest(value) for value in exact.values() if value is not None), default=0.0)
+    return {name: _error(values[name], exact[name], SMALLEST_SCALE * largest) for name in exact}
+
+
+def _error(value: Tensor | None, exact: Tensor | None, smallest_scale: float) -> float:
+    """The largest difference, relative to the largest value, or to the smallest scale where that is larger.
+
+    Infinite where one is missing or alone is NaN.
+    """
     if value is None or exact is None:
         missing = exact if value is None else value
         return 0.0 if missing is None or not missing.abs().max() > 0 else float("inf")
@@ -192,6 +216,15 @@ def _error(value: Tensor | None, exact: Tensor | None) -> float:
         return 0.0
     if not torch.equal(value.isnan(), exact.isnan()):
         return float("inf")
-    difference = (_wide(value) - _wide(exact)).abs().nan_to_num(0.0).max().item()
-    scale = _wide(exact).abs().nan_to_num(0.0).max().item()
+    difference = _largest(_number(value) - _number(exact))
+    scale = max(_largest(exact), smallest_scale)
     return difference / scale if scale > 0 else difference
+
+
+def _largest(value: Tensor) -> float:
+    return _number(value).abs().nan_to_num(0.0).max().item() if value.numel() else 0.0
+
+
+def _number(value: Tensor) -> Tensor:
+    """In the widest type of its kind; numbers for true and false."""
+    return _wide(value) if is_floating(value) else value.double()

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call
 from leporello.engine.state_gradient import ALL, Passing, requiring_gradient, with_clipped_gradient
 from leporello.loop.cell import Cell
+from leporello.loop.clock import time as clock
 from leporello.loop.draws import replay
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.loop.step import state_names, take
@@ -57,8 +58,9 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
             there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
             state = _chosen(there, initial, state)
-        with replay([draw[time] for draw in draws]) if draws is not None else nullcontext():
-            output, state = take(cell, x, state)
+        numbers = replay([draw[time] for draw in draws]) if draws is not None else nullcontext()
+        with numbers, clock.at(torch.as_tensor(call.begin + time, device=call.device)):
+            output, state = take(cell, _cloned(x), _cloned(state))
         if call.targets is not None:
             state = _forced(cell, state, str(leaf), call, time)
         if past is not None:
@@ -69,6 +71,11 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             state = pytree.tree_unflatten(with_clipped_gradient(leaves, passing.limit, past, None), spec)
         outputs.append(output)
     return _stacked(outputs), state
+
+
+def _cloned(tree: Tree) -> Tree:
+    """Copies of the tensors: a step may write to its arguments, and means its own."""
+    return map_leaves(lambda value: value.clone() if isinstance(value, Tensor) else value, tree)
 
 
 def _weighted(value: Any, weights: Tensor) -> Any:

@@ -79,6 +79,7 @@ class Recurrent(nn.Module):
         forcing: Any = None,
         steps: int | None = None,
         draws: Sequence[Tensor] | None = None,
+        time: Any = None,
         gradient: Method | None = None,
     ) -> tuple[Tree, Tree]:
         """Outputs and final state.
@@ -91,15 +92,18 @@ class Recurrent(nn.Module):
         forcing   a probability or a (length, batch) mask of where targets are fed back; 1 by default
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
+        time      the number of the first step, for cells that read `lp.time()`: 0 by default; or one per row
         gradient  how the gradients of this call are computed; by default as the network says
         """
         if gradient is not None:
             refuse_no_method(gradient)
         if torch.compiler.is_dynamo_compiling():
-            return _graph_call(self, inputs, state, lengths, resets, targets, forcing, draws, steps, gradient=gradient)
+            return _graph_call(
+                self, inputs, state, lengths, resets, targets, forcing, draws, steps, time=time, gradient=gradient
+            )
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if targets is None and forcing is None and steps is None and draws is None:
+        if targets is None and forcing is None and steps is None and draws is None and time is None:
             key = signature(inputs, state, lengths, resets, self.engine, gradient)
             cached = self._cached(key)
             if cached is not None:
@@ -117,6 +121,7 @@ class Recurrent(nn.Module):
                 forcing=forcing,
                 steps=steps,
                 draws=draws,
+                time=time,
             )
             results = self._run(call, gradient=gradient, key=key)
             if call.packed is not None:
@@ -134,19 +139,20 @@ class Recurrent(nn.Module):
         target: Tensor | None = None,
         forcing: Any = None,
         draws: Sequence[Tensor] | None = None,
+        time: Any = None,
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
-            return _graph_call(self, x, state, None, reset, target, forcing, draws, one_step=True)
+            return _graph_call(self, x, state, None, reset, target, forcing, draws, time=time, one_step=True)
         key = None
-        if reset is None and target is None and forcing is None and draws is None:
+        if reset is None and target is None and forcing is None and draws is None and time is None:
             key = signature(x, state, None, None, self.engine, self.gradient, one_step=True)
             cached = self._cached(key)
             results = None if cached is None else cached.step(x, state)
             if results is not None:
                 return results
         call = checked_call(
-            self.cell, x, state, resets=reset, targets=target, forcing=forcing, draws=draws, one_step=True
+            self.cell, x, state, resets=reset, targets=target, forcing=forcing, draws=draws, time=time, one_step=True
         )
         output, state = self._run(call, key=key)
         return map_tensors(lambda leaf: leaf.squeeze(0), output), state

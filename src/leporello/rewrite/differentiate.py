@@ -9,7 +9,7 @@ second derivative.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import kept
 from leporello.loop.port import Kind, Port, Role
 
 aten = torch.ops.aten
@@ -114,7 +115,7 @@ def _trace_vjp(
         return [product for product in products if product is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with _for_every_batch(loop):
+    with _for_every_batch(loop), kept() if again else nullcontext():
         module = family.graph_of(product, family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :])
     return module, has_gradient
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import fx
 
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import has_own_gradients, without_own_gradients
 from leporello.loop.split import part, split
 from leporello.loop.stages import Split
 from leporello.rewrite.associate import associate
@@ -121,9 +122,11 @@ PIPELINE: tuple[Pass | Slot, ...] = (
          lambda c, loop: prune(loop, c.leaving)),
     # ---- pair: what passes from the forward to the backward sweep
     Pass("pair", "save", "needs both Loops: decides what is saved and what is recomputed",
-         lambda c, pair: save(pair[0], pair[1], c.leaving, c.expensive)),
+         lambda c, pair: save(without_own_gradients(pair[0]), pair[1], c.leaving, c.expensive)),
     Slot("pair", "target", "works on what is saved: joins it, or shortens the sums that read it"),
     # ---- sweep: each Loop that is run
+    Pass("sweep", "without own gradients", "they are derived by now; first, so that the others see plain operators",
+         lambda c, loop: _when(has_own_gradients(loop), lambda: without_own_gradients(loop))),
     Pass("sweep", "merge_equal_values", "equal values become one before associate counts their readers",
          lambda c, loop: merge_equal_values(loop)),
     Pass("sweep", "associate", "re-associates sums and products: less is on the cycle; needs equal values merged",

@@ -17,6 +17,7 @@ from leporello.draw.svg import Svg, svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import without_own_gradients
 from leporello.view.diagram import Diagram
 from leporello.view.function_view import function_diagram
 from leporello.view.operator_view import operator_diagram
@@ -73,7 +74,7 @@ def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
             came=repr(detail),
             expected=", ".join(f'"{view}"' for view in views),
         )
-    return views[detail](loop)
+    return views[detail](without_own_gradients(loop))
 
 
 def loop_picture(name: str, view: Diagram, *, stages: bool = False) -> Picture:

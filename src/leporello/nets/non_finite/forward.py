@@ -21,6 +21,7 @@ from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import FASTER_CALLS, arguments, function_of
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import without_own_gradients
 from leporello.loop.port import Port, Role
 from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_in
 
@@ -44,6 +45,7 @@ class FailedCall:
 
     @staticmethod
     def of_call(loop: Loop, values: Sequence[Tensor], length: int, batch: int) -> FailedCall:
+        loop = without_own_gradients(loop)
         return FailedCall(loop, function_of(loop.graph), tuple(values), length, batch)
 
     @cached_property

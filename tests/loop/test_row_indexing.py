@@ -1,0 +1,104 @@
+"""Indices by the number of the row, and masks: operators that act on rows alone, on every engine."""
+
+import pytest
+import torch
+
+import leporello as lp
+from tests.nets.twins import FASTEST, close
+
+
+def arange(x):
+    return torch.arange(x.shape[0])
+
+
+def one_place(x, h):
+    return h[arange(x), h.abs().argmax(1)].unsqueeze(1) + x, h
+
+
+def from_the_end(x, h):
+    return h[arange(x), -1 - h.abs().argmax(1)].unsqueeze(1) + x, h
+
+
+def two_axes(x, h):
+    m = h.view(-1, 2, 3)
+    return m[arange(x), (x[:, 0] > 0).long(), x.abs()[:, :3].argmax(1)].unsqueeze(1) + x, h
+
+
+def whole_vectors(x, h):
+    m = h.view(-1, 3, 2)
+    return m[arange(x), (x[:, 0] > 0).long()].repeat(1, 3) + x, h
+
+
+def several_places(x, h):
+    return h[arange(x)[:, None], h.argsort(1)[:, :2]].repeat(1, 3), h
+
+
+def written(x, h):
+    h = h.clone()
+    h[arange(x), h.argmax(1)] = x[:, 0]
+    return h, h
+
+
+def added(x, h):
+    h = h.clone()
+    h.index_put_((arange(x), h.argmax(1)), x[:, 0], accumulate=True)
+    return h, h
+
+
+def vectors_written(x, h):
+    m = h.view(-1, 3, 2).clone()
+    m[arange(x), (x[:, 0] > 0).long()] = x[:, :2]
+    return m.flatten(1), m.flatten(1)
+
+
+def masked(x, h):
+    h = h.clone()
+    h[h > x] = 0.25
+    return h, h
+
+
+def rows_masked(x, h):
+    h = h.clone()
+    h[x[:, 0] > 0] = 0
+    return h, h
+
+
+def masked_by_a_tensor(x, h):
+    h = h.clone()
+    h[h < 0] = torch.full((1,), 0.5, dtype=h.dtype)
+    return h, h
+
+
+STEPS = [
+    one_place,
+    from_the_end,
+    two_axes,
+    whole_vectors,
+    several_places,
+    written,
+    added,
+    vectors_written,
+    masked,
+    rows_masked,
+    masked_by_a_tensor,
+]
+
+
+@pytest.mark.parametrize("engine", FASTEST)
+@pytest.mark.parametrize("index", STEPS, ids=lambda step: step.__name__)
+def test_each_row_reads_and_writes_its_own_place(index, engine):
+    def step(x, h):
+        output, h = index(x, torch.tanh(h + 0.5 * x))
+        return output, h
+
+    torch.manual_seed(1)
+    inputs = torch.randn(4, 3, 6, dtype=torch.float64)
+    net = lp.Recurrent(step, engine=engine)
+    h = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    outputs, _ = net(inputs, h)
+    state, plain = h, []
+    for x in inputs:
+        output, state = step(x, state)
+        plain.append(output)
+    close(outputs, torch.stack(plain))
+    close(torch.autograd.grad(outputs.square().sum(), h), torch.autograd.grad(torch.stack(plain).square().sum(), h))

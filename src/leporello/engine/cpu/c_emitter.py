@@ -12,6 +12,7 @@ from typing import NoReturn
 from leporello.engine.cpu.c_expressions import LoopBody
 from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout
 from leporello.engine.cpu.c_operators import REDUCTION_SPELLING, TYPES, extremes
+from leporello.engine.cpu.c_reductions import MOST_SIDE_BY_SIDE, side_by_side
 from leporello.errors import EngineRefusal
 from leporello.kernel.dependencies import read, touched, written
 from leporello.kernel.description import (
@@ -161,6 +162,10 @@ class _BlockWriter:
         value = body.value(block.value)
         for text in body.hoisted:
             self.emit(text, 5)
+        axis = side_by_side(block)
+        if axis is not None:
+            self._reductions_side_by_side(block, axis, body, value)
+            return
         depth = self._loops(block.sizes, "i", 5)
         if block.operator in REDUCTION_SPELLING:
             begin, update = REDUCTION_SPELLING[block.operator]
@@ -187,17 +192,44 @@ class _BlockWriter:
         self.emit(f"{self.layout.element(block.buffer, str(block.index))} = sum;", depth)
         self._close(depth, 5)
 
-    def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "") -> int:
+    def _reductions_side_by_side(self, block: Reduction, axis: int, body: LoopBody, value: str) -> None:
+        """Write a reduction whose results along one axis are vectors: the loops over what is reduced go round them."""
+        kind, size, i = TYPES[block.buffer.dtype], block.sizes[axis], f"i{axis}"
+        begin, update = REDUCTION_SPELLING[block.operator]
+        begin, update = begin.format(**extremes(block.buffer.dtype)), update.replace("sum", f"sums[{i} - first]")
+        outer = tuple(1 if place == axis else other for place, other in enumerate(block.sizes))
+        depth = self._loops(outer, "i", 5, pragmas=False)
+        wide = min(size, MOST_SIDE_BY_SIDE)
+        last = f"first + {wide}" if size % wide == 0 else f"(first + {wide} < {size} ? first + {wide} : {size})"
+        self.emit(f"for (long first = 0; first < {size}; first += {wide}) {{", depth)
+        self.emit(f"const long last = {last};", depth + 1)
+        self.emit(f"{kind} sums[{wide}];", depth + 1)
+        self.emit(f"for (long {i} = first; {i} < last; {i}++) sums[{i} - first] = {begin};", depth + 1)
+        inner = self._loops(block.over, "k", depth + 1, pragmas=False)
+        self.emit("#pragma GCC ivdep", inner)
+        self.emit(f"for (long {i} = first; {i} < last; {i}++) {{", inner)
+        for text in body.lines:
+            self.emit(text, inner + 1)
+        value = f"{value} != 0" if block.operator in ("any", "all") else value
+        self.emit(f"const {kind} value = {value};", inner + 1)
+        self.emit(f"sums[{i} - first] = {update};", inner + 1)
+        self._close(inner + 1, depth + 1)
+        stored = f"{self.layout.element(block.buffer, str(block.index))} = sums[{i} - first];"
+        self.emit(f"for (long {i} = first; {i} < last; {i}++) {stored}", depth + 1)
+        self._close(depth + 1, 5)
+
+    def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "", *, pragmas: bool = True) -> int:
         """Open a loop for each axis of more than one element; returns the depth of the lines inside.
 
         letter   that the loop variables' names begin with
         simd     the variable that the innermost loop adds to, for a vectorised sum; "" if there is none
+        pragmas  whether the innermost loop is said to be one that can be vectorised
         """
         loops = [(axis, size) for axis, size in enumerate(sizes) if size != 1]
         for number, (axis, size) in enumerate(loops):
             if number == len(loops) - 1:
                 pragma = f"#pragma omp simd reduction(+:{simd})" if simd else "#pragma GCC ivdep"
-                if simd or letter == "i":
+                if pragmas and (simd or letter == "i"):
                     self.emit(pragma, depth)
             self.emit(f"for (long {letter}{axis} = 0; {letter}{axis} < {size}; {letter}{axis}++) {{", depth)
             depth += 1

@@ -1,5 +1,7 @@
 """Reductions of elements that lie apart: their results are computed side by side, as vectors."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -36,4 +38,4 @@ def test_the_generated_c_has_vectors_of_sums():
     net = lp.Recurrent(lambda x, h: (h, 0.5 * h + h.view(-1, 5, 70).sum(1).repeat(1, 5)), engine="cpu")
     text = net.explain(torch.randn(3, 2, 1), torch.randn(2, 350))
     path = next(line.split()[-1] for line in text.splitlines() if "generated C" in line)
-    assert "sums[64]" in open(path).read()
+    assert "sums[64]" in Path(path).read_text()

@@ -41,6 +41,7 @@ from leporello.kernel.expressions import (
 )
 from leporello.kernel.index import Index, Variable, loop_variables, row_major
 from leporello.kernel.lowering_context import Positions, dims, dtype_of, features, refuse, row_axis, short
+from leporello.kernel.matrix_origin import origin_of
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
@@ -301,8 +302,7 @@ class Lowering:
             refuse(node, "multiplies what is no value of a row with a parameter")
         shape = [int(size) for size in matrix.meta["val"].shape]
         heads = shape[0] if batched else 1
-        origin = _shared_by_all_heads(matrix)
-        axes = (0 if batched else None, inner, outer) if origin is matrix else (None, inner - 1, outer - 1)
+        origin, axes = origin_of(matrix, (0 if batched else None, inner, outer))
         buffer, offset = self._contiguous_factor(factor)
         out, *copies = self._product_buffers(node)
         self.matrices.append(Matrix(self.memory[origin].slot, heads, shape[inner], shape[outer], axes))
@@ -323,7 +323,7 @@ class Lowering:
         return [self._add(node.name, "scratch", features(node), dtype_of(node)), *buffers]
 
     def _is_fixed(self, node: fx.Node) -> bool:
-        origin = _shared_by_all_heads(node)
+        origin, _ = origin_of(node, (0 if node.meta["val"].dim() == 3 else None, -2, -1))
         return origin in self.memory and self.memory[origin].place == "fixed"
 
     def _contiguous_factor(self, node: fx.Node) -> tuple[Buffer, int]:
@@ -380,13 +380,3 @@ def _is_repeated(node: fx.Node, count: int) -> bool:
 
 def _count(node: fx.Node) -> int:
     return math.prod(size for size in node.meta["val"].shape if isinstance(size, int))
-
-
-def _shared_by_all_heads(matrix: fx.Node) -> fx.Node:
-    """The matrix [inner, outer] of which a value is `unsqueeze(0).expand(heads, ...)`; else the value itself."""
-    if matrix.op == "call_function" and short(matrix) == "expand":
-        source = arguments(matrix)[0]
-        if source.op == "call_function" and short(source) == "unsqueeze" and arguments(source)[1] == 0:
-            origin: fx.Node = arguments(source)[0]
-            return origin
-    return matrix

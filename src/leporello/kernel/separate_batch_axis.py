@@ -249,6 +249,18 @@ def _unsqueeze(separation: _Separation, node: fx.Node) -> Factored | None:
     return new, (*axes[:axis], (1,), *axes[axis:])
 
 
+def _squeeze(separation: _Separation, node: fx.Node) -> Factored | None:
+    value = separation.factors_of(arguments(node)[0])
+    if value is None or len(arguments(node)) < 2:
+        return None
+    source, axes = value
+    argument = arguments(node)[1]
+    wanted = {axis % len(axes) for axis in (argument if isinstance(argument, (list, tuple)) else [argument])}
+    gone = [axis for axis in wanted if axes[axis] == (1,)]
+    new = separation.call(aten.squeeze.dims, source, _positions(axes, gone))
+    return new, tuple(factors for axis, factors in enumerate(axes) if axis not in gone)
+
+
 def _expand(separation: _Separation, node: fx.Node) -> Factored | None:
     value = separation.factors_of(arguments(node)[0])
     if value is None:
@@ -321,6 +333,7 @@ AXIS_RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | Non
     (REDUCTIONS, _reduction),
     ({"permute", "transpose", "t"}, _permute),
     ({"unsqueeze"}, _unsqueeze),
+    ({"squeeze"}, _squeeze),
     ({"expand"}, _expand),
     (PRODUCTS, _multiply),
 ]

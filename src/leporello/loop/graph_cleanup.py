@@ -19,6 +19,7 @@ from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import arguments, call, placeholders, stop
 from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
+from leporello.loop.products import plain_products
 from leporello.loop.row_indexing import index_rows
 
 aten = torch.ops.aten
@@ -45,6 +46,7 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
     index_rows(graph, family)
+    plain_products(graph, family)
     closed(graph)
     return constants
 

@@ -14,7 +14,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.trace import trace
 from leporello.rewrite.pipeline import PIPELINE, Context, Pass, Pipeline, Slot
 
-PHASES = ("call", "forward", "backward", "second", "pair", "sweep")
+PHASES = ("call", "plan", "forward", "backward", "second", "pair", "sweep")
 
 
 def loop_of(cell: lp.Cell) -> Loop:
@@ -57,7 +57,8 @@ def test_a_method_and_a_target_contribute_passes_in_their_slots() -> None:
         "method", "pair", "pair", "sweep", "sweep",
     ]  # fmt: skip
     slots = [(entry.phase, entry.by) for entry in PIPELINE if isinstance(entry, Slot)]
-    assert slots == [("backward", "method"), ("second", "method"), ("pair", "target"), ("sweep", "target")]
+    methods = [("backward", "method"), ("second", "method")]
+    assert slots == [("plan", "target"), *methods, ("pair", "target"), ("sweep", "target")]
 
 
 def test_the_gradient_method_of_a_user_stands_in_the_pipeline_by_its_name() -> None:

@@ -21,7 +21,7 @@ from leporello.call.cell_key import cell_key
 from leporello.call.signature import plan_signature, trace_signature
 from leporello.call.values import extra_key, extra_values
 from leporello.engine.choice import Choice, choose
-from leporello.engine.plan import Plan
+from leporello.engine.plan import Plan, pipeline_of
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
@@ -166,7 +166,10 @@ def prepared(
     refused: list[tuple[str, str]] = []
     while True:
         choice = choose(engine, loop, refused)
-        plan = Plan(loop, wanted, gradient.passes(), choice.target, before=tuple(before))
+        pipeline = pipeline_of(choice.target, before=before)
+        own = pipeline.plan(loop)
+        added = (False,) * (len(own.inputs) - len(loop.inputs))  # constants that the target's form has
+        plan = Plan(own, wanted + added, gradient.passes(), choice.target, before=tuple(pipeline.records))
         if choice.target is None:
             return plan, choice
         try:

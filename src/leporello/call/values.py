@@ -21,6 +21,7 @@ from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree, leaves_of
+from leporello.rewrite.real_planes import complex_of, planes_of
 
 # what the rewrites of a call read: by role, and by the name of the input or state that it belongs to
 Extra = dict[tuple[Role, str | None], Tensor]
@@ -62,7 +63,7 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
     extra               what the rewrites of the call read; None without rewrites
     draws               random numbers in the order of the loop's draws; None for fresh ones
     """
-    names: dict[str, Any] = {"fresh_draw": fresh_draw}
+    names: dict[str, Any] = {"fresh_draw": fresh_draw, "planes_of": planes_of}
     draws = [port for port in loop.inputs if port.kind == "draw"]
     expressions = []
     for port in loop.inputs:
@@ -77,7 +78,10 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
             value = f"(fresh_draw({name}, length, batch) if draws is None else draws[{index}])"
         else:
             value = _invariant(port, loop, names)
-        expressions.append(f"{value}{_resolved(port)}.contiguous()")
+        if port.planes and port.name not in loop.constants:
+            expressions.append(f"planes_of({value}, {_features_axis(port)})")
+        else:
+            expressions.append(f"{value}{_resolved(port)}.contiguous()")
     source = f"def gather(sequences, states, extra, draws, length, batch):\n return [{', '.join(expressions)}]"
     exec(source, names)
     gather: Gather = names["gather"]
@@ -102,6 +106,11 @@ def _invariant(port: Port, loop: Loop, names: dict[str, Any]) -> str:
             return f"{_named(table, names)}[{attribute!r}]"
     name = _named(module, names)  # a parametrized weight: computed whenever it is read
     return f"{name}.{attribute}" if attribute.isidentifier() else f"getattr({name}, {attribute!r})"
+
+
+def _features_axis(port: Port) -> int:
+    """The first axis of a port's value behind steps and rows."""
+    return int(port.kind in ("sequence", "draw")) + int(port.rows)
 
 
 def _named(value: Any, names: dict[str, Any]) -> str:
@@ -222,7 +231,17 @@ def tree_function(loop: Loop) -> Callable[[Sequence[Tensor]], Results]:
     def in_trees(results: Sequence[Tensor]) -> Results:
         return output_tree([results[place] for place in outputs]), state_tree([results[place] for place in states])
 
-    return in_trees
+    planes = [(index, _features_axis(port)) for index, port in enumerate(loop.outputs) if port.planes]
+    if not planes:
+        return in_trees
+
+    def with_complex(results: Sequence[Tensor]) -> Results:
+        results = list(results)
+        for index, axis in planes:
+            results[index] = complex_of(results[index], axis)
+        return in_trees(results)
+
+    return with_complex
 
 
 def _unflatten(spec: Any, present: Sequence[bool] = ()) -> Callable[[list[Tensor]], Tree]:

@@ -76,6 +76,7 @@ class Port:
                   gradient the output, for a forward value that a backward Loop reads the forward port
     role          what it is for. By default the role that belongs to the kind; such a default follows the kind when
                   `dataclasses.replace` changes it, any other role stays. A Loop makes INPUT and OUTPUT fit its sides
+    planes        whether complex numbers come as real ones: the first axis of the shape has their two parts
     """
 
     kind: Kind
@@ -87,6 +88,7 @@ class Port:
     distribution: str | None = None
     role: Role = Role.INPUT
     of: Port | None = None
+    planes: bool = False
 
     def __post_init__(self) -> None:
         if self.has_default_role and not (self.kind == "sequence" and self.role is Role.OUTPUT):

@@ -57,10 +57,10 @@ def _of_heads(graph: fx.Graph, family: FakeTensorFamily, node: fx.Node) -> fx.No
     left, right = arguments(node)
     write = _Writer(graph, family)
     if _is_copied(right) and _is_of_rows(left):
-        return write.by_heads(left, write.invariant_of(right))
+        return write.contiguous(write.by_heads(left, write.invariant_of(right)))
     if _is_copied(left) and _is_of_rows(right):
         turned = write(aten.transpose.int, right, 1, 2), write(aten.transpose.int, write.invariant_of(left), 1, 2)
-        return write(aten.transpose.int, write.by_heads(*turned), 1, 2)
+        return write.contiguous(write(aten.transpose.int, write.by_heads(*turned), 1, 2))
     return None
 
 
@@ -92,8 +92,12 @@ class _Writer:
     def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
         self.graph, self.family, self.rows = graph, family, placeholders(graph)[0]
 
-    def __call__(self, target: Any, *args: Any) -> fx.Node:
-        return call(self.graph, self.family, target, *args)
+    def __call__(self, target: Any, *args: Any, **options: Any) -> fx.Node:
+        return call(self.graph, self.family, target, *args, **options)
+
+    def contiguous(self, value: fx.Node) -> fx.Node:
+        """A value with the strides of the product it stands for: views of it were traced with these."""
+        return self(aten.clone.default, value, memory_format=torch.contiguous_format)
 
     def invariant_of(self, copied: fx.Node) -> fx.Node:
         """What a stack holds once for each row, [n, k, m]."""

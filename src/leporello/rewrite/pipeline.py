@@ -28,7 +28,7 @@ from leporello.rewrite.sample import sample
 from leporello.rewrite.save import EXPENSIVE, Saved, save
 from leporello.rewrite.tabulate import tabulate
 
-Phase = Literal["call", "forward", "backward", "second", "pair", "sweep"]
+Phase = Literal["call", "plan", "forward", "backward", "second", "pair", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Context:
 class Pass:
     """A rewrite at its place in the pipeline.
 
-    phase   "call": the traced Loop, by the arguments of a call; "forward": before its gradient is derived; "backward",
-            "second": the Loop of its gradients, and the one that is differentiated again; "pair": forward and backward
-            Loop together; "sweep": each Loop that is run, alone
+    phase   "call": the traced Loop, by the arguments of a call; "plan": by the target that runs it; "forward": before
+            its gradient is derived; "backward", "second": the Loop of its gradients, and the one that is differentiated
+            again; "pair": forward and backward Loop together; "sweep": each Loop that is run, alone
     why     the reason for its place in the order
     apply   from the context and the result of the pass before to its own result; None where it does not apply
     """
@@ -108,6 +108,8 @@ PIPELINE: tuple[Pass | Slot, ...] = (
          lambda c, loop: _when(c.restarts is not None, lambda: reset(loop, given=c.restarts or ()))),
     Pass("call", "mask", "last of the call: past a row's end it replaces all inputs of a step and holds its states",
          lambda c, loop: _when(c.lengths, lambda: mask(loop))),
+    # ---- plan: before anything is derived from the Loop
+    Slot("plan", "target", "a target's own form of the whole Loop, such as real numbers for complex ones"),
     # ---- forward: once, before the gradient is derived, so that it serves both sweeps
     Pass("forward", "part", "[x, h] W becomes x W1 + h W2, so that the product with x leaves the cycle in both sweeps",
          lambda c, loop: part(loop)),
@@ -162,6 +164,10 @@ class Pipeline:
     def call(self, loop: Loop) -> Loop:
         """A traced Loop, rewritten for the arguments of a call."""
         return self._run("call", "call", loop)
+
+    def plan(self, loop: Loop) -> Loop:
+        """The Loop of a call in the form that the target runs."""
+        return self._run("plan", "call", loop)
 
     def forward(self, loop: Loop) -> Loop:
         """The Loop that all sweeps are derived from."""

@@ -24,6 +24,7 @@ from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
+from leporello.rewrite.real_planes import real_planes
 from leporello.rewrite.skip_padding import skip_padding
 
 aten = torch.ops.aten
@@ -61,6 +62,8 @@ CPU_TARGET = Target(
     language="C",
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
     passes=(
+        Pass("plan", "real_planes", "kernels compute with real numbers; first, so that gradients are real too",
+             lambda c, loop: real_planes(loop)),
         Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",
              lambda c, saved: join_saved(saved, is_pointwise)),
         Pass("pair", "skip_padding", "row_sums skips rows past their end, so it needs no cleaned copy of what it sums",

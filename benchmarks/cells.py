@@ -1,4 +1,4 @@
-"""The cells that are measured: those of the library by name, and three of the kind that users write.
+"""The cells that are measured: those of the library by name, three of the kind that users write, and published ones.
 
 Knows nothing of engines or clocks. `jax_steps.py` has the equations of `OWN` again; the names of parameters are shared.
 """
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from benchmarks.wild_cells import WILD
 
 
 class FastSlow(lp.Cell):
@@ -76,6 +77,7 @@ CELLS: dict[str, Callable[[int, int], lp.Cell]] = {
     "FastSlow": FastSlow,
     "AdaptiveRate": AdaptiveRate,
     "Agent": Agent,
+    **{name: make for name, (make, _, _) in WILD.items()},
 }
 
 TORCH = ("RNN", "GRU", "LSTM")  # those torch.nn has too

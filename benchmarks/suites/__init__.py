@@ -16,6 +16,7 @@ from benchmarks.suites import (
     rate,
     stepwise,
     training,
+    wild,
 )
 
 SUITES: tuple[Suite, ...] = tuple(
@@ -23,6 +24,7 @@ SUITES: tuple[Suite, ...] = tuple(
     for module in (
         beside_torch,
         own,
+        wild,
         rate,
         arguments,
         call,

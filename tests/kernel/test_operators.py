@@ -24,7 +24,7 @@ from leporello.kernel.description import (
 )
 from leporello.kernel.index import Index
 from leporello.kernel.interpreter import run
-from leporello.kernel.operators import OPERATORS, Operator
+from leporello.kernel.operators import OPERATORS, SEARCHES, SELECTIONS, Operator
 from tests.kernel.built import WITH_KERNELS, run_built
 
 INF, NAN = float("inf"), float("nan")
@@ -79,14 +79,17 @@ def kernel_of_all(dtype: torch.dtype) -> Kernel:
             continue
         kind = result_type(name, dtype)
         sizes = (size,) if operator.reduction else (size * size,)
+        count = {"largest": 3, "smallest": 3}.get(name, size)
+        sizes = (size, count) if name in SELECTIONS else sizes
         out = Buffer(name, "write", len(buffers["write"]), sizes, kind, kind)
         buffers["write"].append(out)
         if operator.reduction:
             place = here.times(size).plus(Index.variable("k0"))
-            accumulation = dtype if name in ("argmax", "argmin") else kind
+            accumulation = dtype if name in SEARCHES else kind
             value = Load(reads[0], here.plus(Index.variable("k0").times(size)))
             value = value if name in ("any", "all") else Load(reads[1], place)
-            blocks.append(Reduction((size,), (size,), name, value, out, here, accumulation))
+            where = here.times(count).plus(Index.variable("i1")) if len(sizes) == 2 else here
+            blocks.append(Reduction(sizes, (size,), name, value, out, where, accumulation))
         else:
             arguments: list[Expression] = [Load(read, here) for read in reads[: operator.arity]]
             if name == "where":
@@ -101,7 +104,7 @@ def kernel_of_all(dtype: torch.dtype) -> Kernel:
 def result_type(name: str, dtype: torch.dtype) -> torch.dtype:
     if name in TESTED or name in ("any", "all"):
         return torch.bool
-    if name in ("argmax", "argmin"):
+    if name in SEARCHES:
         return torch.int64
     return torch.int64 if name in ("sum", "prod") and dtype == torch.bool else dtype
 
@@ -111,8 +114,7 @@ def test_every_operator_has_a_spelling_in_c() -> None:
     assert pointwise == {*SPELLING, *INTEGER_SPELLING}
     assert {name for name, operator in OPERATORS.items() if operator.reduction} == {
         *REDUCTION_SPELLING,
-        "argmax",
-        "argmin",
+        *SEARCHES,
     }
 
 

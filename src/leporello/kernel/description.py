@@ -202,7 +202,10 @@ class Pointwise:
 class Reduction:
     """Loops over `sizes` (i0, i1, ...) that store one value each, reduced over loops over `over` (k0, k1, ...).
 
-    operator       a reduction of `OPERATORS`: "sum", "amax", ...; "argmax" and "argmin" reduce over one loop
+    operator       a reduction of `OPERATORS`: "sum", "amax", ...; "argmax" and "argmin" reduce over one loop. So do
+                   "largest" and "smallest", in the order of torch.topk, and "ascending" and "descending", in that of
+                   torch.sort: they give the position of the first element, the second, ... along the last of i0, i1,
+                   ..., on which `value` does not depend
     value          what is reduced, over both kinds of variables; `index`, where it is stored, has i0, i1, ... only
     accumulation   the type it adds, multiplies or compares in
     """

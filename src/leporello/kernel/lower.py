@@ -42,6 +42,7 @@ from leporello.kernel.expressions import (
 from leporello.kernel.index import Index, Variable, loop_variables, row_major
 from leporello.kernel.lowering_context import Positions, dims, dtype_of, features, refuse, row_axis, short
 from leporello.kernel.matrix_origin import origin_of
+from leporello.kernel.operators import SEARCHES, SELECTIONS
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
 from leporello.loop.graph import arguments, results
 from leporello.loop.stages import Split, Stage
@@ -257,6 +258,9 @@ class Lowering:
         fuse(self.blocks, Pointwise(tuple(sizes), tuple(stores)), anywhere=anywhere)
 
     def _add_reduction(self, node: fx.Node) -> None:
+        if short(node) in SELECTIONS:
+            self._add_selection(node)
+            return
         operator, source, axes = _reduction_of(node)
         whole = dims(source)
         over = tuple(whole[axis] or 1 for axis in axes)
@@ -268,8 +272,22 @@ class Lowering:
         value = self.at(source, index)
         buffer, *copies = self._buffers_for(node)
         position = row_major(self.variables(sizes), sizes)
-        accumulation = dtype_of_expression(value) if operator in ("argmax", "argmin") else buffer.arithmetic
+        accumulation = dtype_of_expression(value) if operator in SEARCHES else buffer.arithmetic
         self.blocks.append(Reduction(sizes, over, operator, value, buffer, position, accumulation))
+        self.memory[node] = buffer
+        for copy in copies:
+            self._add_loops(copy.sizes, [self._copy_into(copy, node)])
+
+    def _add_selection(self, node: fx.Node) -> None:
+        """The positions of the first elements of the last axis, in their order."""
+        source: fx.Node = arguments(node)[0]
+        sizes, over = features(node), (int(source.meta["val"].shape[-1]),)
+        indices = [*self.variables(sizes)[:-1], *self.variables(over, "k")]
+        value = self.at(source, self.with_rows(source, indices))
+        buffer, *copies = self._buffers_for(node)
+        position = row_major(self.variables(sizes), sizes)
+        dtype = dtype_of_expression(value)
+        self.blocks.append(Reduction(tuple(sizes), over, short(node), value, buffer, position, dtype))
         self.memory[node] = buffer
         for copy in copies:
             self._add_loops(copy.sizes, [self._copy_into(copy, node)])

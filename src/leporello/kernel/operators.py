@@ -75,6 +75,25 @@ def _first_position_of(extreme: Callable[..., Tensor]) -> Callable[[Tensor], Ten
     return position
 
 
+def _places_of(*, largest: bool) -> Callable[[Tensor], Tensor]:
+    """Returns what gives the positions of the first elements in the order of torch.topk.
+
+    As a reduction it has one result for each of them, along the last of its loops: [..., count, all] -> [..., count].
+    """
+
+    def places(value: Tensor) -> Tensor:
+        first = value[..., 0, :]
+        first = first if first.dtype != torch.bool else first.to(torch.uint8)
+        return first.topk(value.shape[-2], -1, largest).indices
+
+    return places
+
+
+def _order_of(*, descending: bool) -> Callable[[Tensor], Tensor]:
+    """Returns what gives the positions of all elements in the order of torch.sort, as `_places_of` does."""
+    return lambda value: value[..., 0, :].sort(-1, descending).indices
+
+
 def _where(condition: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.where(condition != 0, one, other)
 
@@ -94,6 +113,10 @@ def _function(meaning: Callable[[Tensor], Tensor]) -> Operator:
 def _comparison(meaning: Callable[[Tensor, Tensor], Tensor]) -> Operator:
     return Operator(2, meaning, operands="common", integers="same")
 
+
+# Reductions whose result is a position: they compare in the type of their operand.
+SELECTIONS = frozenset({"largest", "smallest", "ascending", "descending"})  # one for each of the first elements
+SEARCHES = SELECTIONS | {"argmax", "argmin"}
 
 OPERATORS: dict[str, Operator] = {
     # arithmetic
@@ -182,6 +205,10 @@ OPERATORS: dict[str, Operator] = {
     "amin": Operator(1, lambda value: value.amin(-1), reduction=True, integers="same"),
     "argmax": Operator(1, _first_position_of(torch.amax), reduction=True, operands="any", integers="same"),
     "argmin": Operator(1, _first_position_of(torch.amin), reduction=True, operands="any", integers="same"),
+    "largest": Operator(1, _places_of(largest=True), reduction=True, operands="any", integers="same"),
+    "smallest": Operator(1, _places_of(largest=False), reduction=True, operands="any", integers="same"),
+    "ascending": Operator(1, _order_of(descending=False), reduction=True, operands="any", integers="same"),
+    "descending": Operator(1, _order_of(descending=True), reduction=True, operands="any", integers="same"),
     "any": Operator(1, lambda value: (value != 0).any(-1), reduction=True, operands="any", integers="same"),
     "all": Operator(1, lambda value: (value != 0).all(-1), reduction=True, operands="any", integers="same"),
 }

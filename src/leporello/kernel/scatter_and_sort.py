@@ -141,20 +141,23 @@ def _index_put(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _sort(node: fx.Node) -> Callable[..., Any] | None:
-    """sort, topk: an element's rank is the number of elements before it; the rule gives elements and their positions.
+    """sort: the elements in order, and their positions. None for the row axis, and for long axes.
 
-    NaN counts as the largest, equal elements keep their order. None for the row axis, and for long axes.
+    Where equal elements keep their order, an element's rank is the number of elements before it; NaN counts as the
+    largest. Otherwise they come in the order of torch.
     """
     source = arguments(node)[0]
     count = len(dims(source))
-    few = short(node) == "topk"
-    options = list(arguments(node)[2 if few else 1 :])
-    if short(node) == "sort" and isinstance(node.kwargs.get("stable"), bool):
+    options = list(arguments(node)[1:])
+    if isinstance(node.kwargs.get("stable"), bool):
         options = [node.kwargs.get("dim", -1), node.kwargs.get("descending", False)]
     axis = int(options[0] if options else -1) % max(count, 1)
-    descending = bool(options[1]) if len(options) > 1 else few
+    descending = bool(options[1]) if len(options) > 1 else False
     if not count or dims(source)[axis] is None or (dims(source)[axis] or 0) > MAX_SORT_LENGTH:
         return None
+    if not node.kwargs.get("stable"):
+        places = torch.ops.leporello.descending.default if descending else torch.ops.leporello.ascending.default
+        return lambda value, *_, **options: _taken(value, axis, places)
 
     def rule(value: Tensor, *others: Any, **options: Any) -> tuple[Tensor, Tensor]:
         size = value.shape[axis]
@@ -172,12 +175,65 @@ def _sort(node: fx.Node) -> Callable[..., Any] | None:
             equal = aten.logical_or.default(equal, aten.logical_and.default(mine_is, theirs_is))
         before = aten.logical_or.default(before, aten.logical_and.default(equal, aten.lt.Tensor(theirs, mine)))
         rank = aten.sum.dim_IntList(_choose(before, 1, 0), [axis + 1])
-        kept = int(others[0]) if few else size
-        here = aten.eq.Tensor(aten.unsqueeze.default(rank, axis), _positions(kept, axis, count + 1, value))
+        here = aten.eq.Tensor(aten.unsqueeze.default(rank, axis), _positions(size, axis, count + 1, value))
         index = aten.sum.dim_IntList(_choose(here, _positions(size, axis + 1, count + 1, value), 0), [axis + 1])
         return aten.gather.default(value, axis, index), index
 
     return rule
+
+
+# The positions of the first elements of the last axis, in the order of torch.topk: of equal elements those that torch
+# takes on the CPU, in its order. Kernels follow the same steps.
+@torch.library.custom_op("leporello::largest", mutates_args=())
+def _largest(value: Tensor, count: int) -> Tensor:
+    return value.topk(count, -1).indices
+
+
+@torch.library.custom_op("leporello::smallest", mutates_args=())
+def _smallest(value: Tensor, count: int) -> Tensor:
+    return value.topk(count, -1, largest=False).indices
+
+
+@_largest.register_fake
+@_smallest.register_fake
+def _(value: Tensor, count: int) -> Tensor:
+    return value.new_empty((*value.shape[:-1], count), dtype=torch.int64)
+
+
+# The positions of all elements of the last axis, in the order of torch.sort.
+@torch.library.custom_op("leporello::ascending", mutates_args=())
+def _ascending(value: Tensor) -> Tensor:
+    return value.sort(-1).indices
+
+
+@torch.library.custom_op("leporello::descending", mutates_args=())
+def _descending(value: Tensor) -> Tensor:
+    return value.sort(-1, descending=True).indices
+
+
+@_ascending.register_fake
+@_descending.register_fake
+def _(value: Tensor) -> Tensor:
+    return torch.empty_like(value, dtype=torch.int64)
+
+
+def _topk(node: fx.Node) -> Callable[..., Any] | None:
+    """topk, along an axis of features; None along the rows, and where the result is not wanted in order."""
+    source, _, *options = arguments(node)
+    axis, largest, in_order = tuple(options) + (-1, True, True)[len(options) :]
+    count = len(dims(source))
+    axis = int(axis) % max(count, 1)
+    if not count or not in_order or dims(source)[axis] is None or (dims(source)[axis] or 0) > MAX_SORT_LENGTH:
+        return None
+    places = torch.ops.leporello.largest.default if largest else torch.ops.leporello.smallest.default
+    return lambda value, few, *_: _taken(value, axis, lambda last: places(last, few))
+
+
+def _taken(value: Tensor, axis: int, places: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """The elements along an axis at the positions that a function of the last axis gives, and these positions."""
+    last = value.dim() - 1
+    index = aten.transpose.int(places(aten.transpose.int(value, axis, last)), axis, last)
+    return aten.gather.default(value, axis, index), index
 
 
 # ---- known positions
@@ -212,7 +268,7 @@ SCATTER_AND_SORT: dict[str, DecompositionRule] = {
     "index_add": _index_add,
     "index_put": _index_put,
     "sort": _sort,
-    "topk": _sort,
+    "topk": _topk,
     "roll": _roll,
     "_unsafe_index": _unguarded,
     "_unsafe_index_put": _unguarded,

@@ -25,6 +25,7 @@ from leporello.kernel.description import (
     Reduction,
     dtype_of_expression,
 )
+from leporello.kernel.operators import SEARCHES, SELECTIONS
 
 
 def c_file(name: str) -> str:
@@ -72,7 +73,7 @@ def refuse_types(kernel: Kernel) -> None:
         if isinstance(block, Product) and {block.arithmetic, block.accumulation} != {kernel.dtype}:
             _refuse(f"products in {block.arithmetic} added in {block.accumulation} ({block.out.name})")
         if isinstance(block, Reduction):
-            searched = block.operator in ("argmax", "argmin")
+            searched = block.operator in SEARCHES
             dtype = dtype_of_expression(block.value) if searched else block.buffer.dtype
             if block.accumulation != dtype:
                 _refuse(f"{block.operator} accumulated in {block.accumulation} ({block.buffer.name})")
@@ -162,6 +163,9 @@ class _BlockWriter:
         value = body.value(block.value)
         for text in body.hoisted:
             self.emit(text, 5)
+        if block.operator in SELECTIONS:
+            self._selection(block, body, value)
+            return
         axis = side_by_side(block)
         if axis is not None:
             self._reductions_side_by_side(block, axis, body, value)
@@ -191,6 +195,28 @@ class _BlockWriter:
         self._close(inner, depth)
         self.emit(f"{self.layout.element(block.buffer, str(block.index))} = sum;", depth)
         self._close(depth, 5)
+
+    def _selection(self, block: Reduction, body: LoopBody, value: str) -> None:
+        """Write the positions of the first elements in order, all of one row of elements at once."""
+        *outer, few = block.sizes
+        depth = self._loops((*outer, 1), "i", 5, pragmas=False)
+        (count,) = block.over
+        self.emit(f"ranked all[{count}];", depth)
+        inner = self._loops(block.over, "k", depth, pragmas=False)
+        for text in body.lines:
+            self.emit(text, inner)
+        k = "k0" if count > 1 else "0"
+        self.emit(f"all[{k}] = (ranked){{{value}, {k}}};", inner)
+        self._close(inner, depth)
+        descending = int(block.operator in ("largest", "descending"))
+        if block.operator in ("ascending", "descending"):
+            self.emit(f"sort_all(all, {count}, {descending});", depth)
+        else:
+            self.emit(f"select_first(all, {count}, {few}, {descending});", depth)
+        last = self._loops((*[1] * len(outer), few), "i", depth, pragmas=False)
+        place = f"i{len(outer)}" if few > 1 else "0"
+        self.emit(f"{self.layout.element(block.buffer, str(block.index))} = all[{place}].place;", last)
+        self._close(last, 5)
 
     def _reductions_side_by_side(self, block: Reduction, axis: int, body: LoopBody, value: str) -> None:
         """Write a reduction whose results along one axis are vectors: the loops over what is reduced go round them."""
@@ -260,6 +286,8 @@ class _KernelWriter(_BlockWriter):
         self.emit(f"#define REAL {self.layout.real}")
         self.emit(f"#define TOGETHER {self.layout.rows_together}")
         self.lines.append(c_file("functions.c"))
+        if any(isinstance(block, Reduction) and block.operator in SELECTIONS for block in kernel.blocks):
+            self.lines.append(c_file("selection.c"))
         self.emit(f"const long scratch_bytes = {self.layout.scratch_bytes()};")
         self.emit("")
         self._runner()

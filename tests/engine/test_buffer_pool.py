@@ -90,6 +90,15 @@ def test_no_more_lies_unused_than_allowed(monkeypatch):
     assert buffer_pool.free_bytes() <= 3 * MIN_POOLED_BYTES
 
 
+def test_the_sizes_that_came_back_longest_ago_are_released_first(monkeypatch):
+    monkeypatch.setattr(buffer_pool, "keep_bytes", lambda: 7 * MIN_POOLED_BYTES)
+    for count in (COUNT, 2 * COUNT, COUNT, 4 * COUNT):
+        _room(count)  # and gives it back
+    assert {size // MIN_POOLED_BYTES for size in buffer_pool._free} == {1, 2, 4}
+    _room(3 * COUNT)
+    assert {size // MIN_POOLED_BYTES for size in buffer_pool._free} == {4, 3}
+
+
 def test_threads_never_get_the_same_block():
     wrong = []
 
@@ -109,7 +118,8 @@ def test_threads_never_get_the_same_block():
 
 
 def test_how_much_is_kept_is_told_in_megabytes(monkeypatch):
-    for told, wanted in (("", 256 << 20), ("3", 3 << 20), ("0", 0)):
+    assert 256 <= buffer_pool.default_keep_megabytes() <= 1024
+    for told, wanted in (("", buffer_pool.default_keep_megabytes() << 20), ("3", 3 << 20), ("0", 0)):
         monkeypatch.setenv("LEPORELLO_KEEP", told)
         assert buffer_pool.keep_bytes.__wrapped__() == wanted
     monkeypatch.setenv("LEPORELLO_KEEP", "much")

@@ -20,7 +20,8 @@ from torch import Tensor
 from leporello.errors import ArgumentError
 
 MIN_POOLED_BYTES = 1 << 16  # smaller allocations are cheap: malloc reuses such memory itself
-DEFAULT_KEEP_MEGABYTES = 256  # of unused blocks, unless LEPORELLO_KEEP is set
+KEEP_SHARE = 8  # unused blocks may take this part of the machine's memory, unless LEPORELLO_KEEP is set
+KEEP_MEGABYTES = (256, 1024)  # at least, and at most
 MIN_HUGE_PAGE_BYTES = 4 << 20  # huge pages are requested for blocks of at least this size
 MAP_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)  # 0 on systems without them
 
@@ -55,14 +56,24 @@ def empty_from_pool(shape: Sequence[int], dtype: torch.dtype, device: torch.devi
 @functools.cache
 def keep_bytes() -> int:
     """The number of unused bytes that the pool keeps at most."""
-    value = os.environ.get("LEPORELLO_KEEP") or str(DEFAULT_KEEP_MEGABYTES)
+    value = os.environ.get("LEPORELLO_KEEP") or str(default_keep_megabytes())
     if not value.isdecimal():
         raise ArgumentError(
             "the variable LEPORELLO_KEEP is no number of megabytes.",
             came=repr(value),
-            expected=f"a whole number such as {DEFAULT_KEEP_MEGABYTES}; 0 keeps none",
+            expected=f"a whole number such as {default_keep_megabytes()}; 0 keeps none",
         )
     return int(value) << 20
+
+
+def default_keep_megabytes() -> int:
+    """How much the pool keeps on this machine; the least where its memory is not known."""
+    least, most = KEEP_MEGABYTES
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (AttributeError, OSError, ValueError):
+        return least
+    return min(most, max(least, memory // KEEP_SHARE))
 
 
 def free_bytes() -> int:
@@ -93,11 +104,17 @@ def _block(size: int) -> mmap.mmap:
 
 
 def _return(lease: _Lease) -> None:
-    """Put a block back into the pool, unless it alone exceeds the limit; all others are released if the sum does."""
+    """Put a block back into the pool, unless it alone exceeds the limit.
+
+    Where the sum does, blocks of the sizes that came back longest ago are released.
+    """
     _leased.pop(id(lease), None)
     size = len(lease.block)
     if size > keep_bytes():
         return
-    if free_bytes() + size > keep_bytes():
-        _free.clear()
-    _free.setdefault(size, []).append(lease.block)
+    blocks = _free.pop(size, [])
+    while _free and free_bytes() + size * (len(blocks) + 1) > keep_bytes():
+        _free.pop(next(iter(_free), 0), None)
+    if size * (len(blocks) + 1) <= keep_bytes():
+        blocks.append(lease.block)
+    _free[size] = blocks  # behind the others

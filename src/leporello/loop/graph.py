@@ -65,6 +65,16 @@ def call(
     return node
 
 
+def in_shape(graph: fx.Graph, family: FakeTensorFamily, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
+    """Add a value in another shape to a graph.
+
+    By operators that a trace of the graph leaves as they are, so that forward and backward Loop have the same ones;
+    `reshape` it replaces by others.
+    """
+    copy = call(graph, family, torch.ops.aten.clone.default, value, memory_format=torch.contiguous_format)
+    return call(graph, family, torch.ops.aten.view.default, copy, list(shape))
+
+
 def key_of(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Hashable:
     """A key that two operators share if they compute the same: the target and its arguments.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from leporello.loop.fake_tensors import FakeTensorFamily, has_rows
-from leporello.loop.graph import arguments, call, placeholders
+from leporello.loop.graph import arguments, call, in_shape, placeholders
 
 aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default)
@@ -57,10 +58,11 @@ def _of_heads(graph: fx.Graph, family: FakeTensorFamily, node: fx.Node) -> fx.No
     left, right = arguments(node)
     write = _Writer(graph, family)
     if _is_copied(right) and _is_of_rows(left):
-        return write.contiguous(write.by_heads(left, write.invariant_of(right)))
+        return write.by_heads(left, write.invariant_of(right))
     if _is_copied(left) and _is_of_rows(right):
         turned = write(aten.transpose.int, right, 1, 2), write(aten.transpose.int, write.invariant_of(left), 1, 2)
-        return write.contiguous(write(aten.transpose.int, write.by_heads(*turned), 1, 2))
+        product = write(aten.transpose.int, write.by_heads(*turned), 1, 2)
+        return write(aten.clone.default, product, memory_format=torch.contiguous_format)  # as views of it expect
     return None
 
 
@@ -95,9 +97,8 @@ class _Writer:
     def __call__(self, target: Any, *args: Any, **options: Any) -> fx.Node:
         return call(self.graph, self.family, target, *args, **options)
 
-    def contiguous(self, value: fx.Node) -> fx.Node:
-        """A value with the strides of the product it stands for: views of it were traced with these."""
-        return self(aten.clone.default, value, memory_format=torch.contiguous_format)
+    def in_shape(self, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
+        return in_shape(self.graph, self.family, value, shape)
 
     def invariant_of(self, copied: fx.Node) -> fx.Node:
         """What a stack holds once for each row, [n, k, m]."""
@@ -105,18 +106,19 @@ class _Writer:
         source, shape = arguments(expand)[0], [int(size) for size in expand.meta["val"].shape[1:]]
         if source.meta["val"].dim() > len(shape):
             source = self(aten.squeeze.dim, source, 0)
-        source = self(aten.expand.default, source, shape)
-        return self(aten.reshape.default, source, [math.prod(shape[:-2]), *shape[-2:]])
+        if list(source.meta["val"].shape) == shape and len(shape) == 3:
+            return source
+        return self.in_shape(self(aten.expand.default, source, shape), [math.prod(shape[:-2]), *shape[-2:]])
 
     def by_heads(self, left: fx.Node, matrix: fx.Node) -> fx.Node:
         """[rows * n, a, k] times [n, k, m], as a product for each of n * a heads over all rows."""
         n, k, m = (int(size) for size in matrix.meta["val"].shape)
         a = int(left.meta["val"].shape[1])
-        apart = self(aten.reshape.default, left, [self.rows, n * a, k])
+        apart = self.in_shape(left, [self.rows, n * a, k])
         heads = self(aten.permute.default, apart, [1, 0, 2])
         if a > 1:
             matrix = self(aten.expand.default, self(aten.unsqueeze.default, matrix, 1), [n, a, k, m])
-            matrix = self(aten.reshape.default, matrix, [n * a, k, m])
+            matrix = self.in_shape(matrix, [n * a, k, m])
         product = self(aten.permute.default, self(aten.bmm.default, heads, matrix), [1, 0, 2])
         stack = self.rows if n == 1 else self(operator.mul, self.rows, n)
-        return self(aten.reshape.default, product, [stack, a, m])
+        return self.in_shape(product, [stack, a, m])

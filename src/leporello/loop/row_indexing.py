@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
-from leporello.loop.graph import arguments, call, placeholders
+from leporello.loop.graph import arguments, call, in_shape, placeholders
 
 aten = torch.ops.aten
 
@@ -40,6 +40,9 @@ class _Writer:
 
     def __call__(self, target: Any, *args: Any, **options: Any) -> fx.Node:
         return call(self.graph, self.family, target, *args, **options)
+
+    def in_shape(self, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
+        return in_shape(self.graph, self.family, value, shape)
 
 
 def _instead(write: _Writer, node: fx.Node) -> fx.Node | None:
@@ -100,18 +103,18 @@ def _at_places(
         return None
     count = math.prod(map(int, axes[1:]))
     place = write(aten.expand.default, place, [write.rows, *axes[1:]])
-    place = write(aten.reshape.default, place, [write.rows, count, *[1] * len(behind)])
+    place = write.in_shape(place, [write.rows, count, *[1] * len(behind)])
     place = write(aten.expand.default, place, [write.rows, count, *behind])
-    flat = write(aten.reshape.default, value, [write.rows, math.prod(sizes), *behind])
+    flat = write.in_shape(value, [write.rows, math.prod(sizes), *behind])
     if node.target is aten.index.Tensor:
         taken = write(aten.gather.default, flat, 1, place)
-        return write(aten.reshape.default, taken, [write.rows, *axes[1:], *behind])
+        return write.in_shape(taken, [write.rows, *axes[1:], *behind])
     put = write(aten.expand.default, rest[0], [write.rows, *axes[1:], *behind])
-    put = write(aten.reshape.default, put, [write.rows, count, *behind])
+    put = write.in_shape(put, [write.rows, count, *behind])
     scatter = aten.scatter_add.default if len(rest) > 1 and rest[1] else aten.scatter.src
     if scatter is aten.scatter.src and count > 1:
         return None  # of equal places the last one counts in torch; a scatter promises no order
-    return write(aten.reshape.default, write(scatter, flat, 1, place, put), [write.rows, *sizes, *behind])
+    return write.in_shape(write(scatter, flat, 1, place, put), [write.rows, *sizes, *behind])
 
 
 def _broadcast(write: _Writer, indices: Sequence[fx.Node]) -> Tensor:

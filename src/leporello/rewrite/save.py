@@ -137,7 +137,8 @@ class _Decision:
             return
         axis = clean_row_axis(node.meta["val"])
         in_memory = self.counterparts[node] in self.in_memory
-        worth_it = (in_memory or node in self.compared or self._is_multiplied(node)) and axis == 0
+        worth_it = in_memory or node in self.compared or self._is_multiplied(node) or self._hides_expensive(node)
+        worth_it = worth_it and axis == 0
         if worth_it or not (is_view(node) or axis is None or self._is_cheap(node)):
             self.saved.add(node)
         else:
@@ -160,6 +161,18 @@ class _Decision:
             if is_view(user):
                 pending += user.users
         return False
+
+    def _hides_expensive(self, node: fx.Node) -> bool:
+        """Whether a value is a view of an expensive one that has no axis of rows, and so cannot be saved itself.
+
+        Such is a product of [rows, n, features] with a matrix, which torch computes with rows and n in one axis.
+        """
+        source = node
+        while is_view(source) and source.target is not aten.expand.default:
+            source = source.all_input_nodes[0]
+        if source is node or self.kinds[source] is not ValueClass.VARYING:
+            return False
+        return clean_row_axis(source.meta["val"]) is None and not self._is_cheap(source)
 
     def _is_cheap(self, node: fx.Node) -> bool:
         """Whether a value is available, or can be recomputed from available values by cheap operators."""

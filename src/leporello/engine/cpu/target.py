@@ -19,7 +19,7 @@ from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import POINTWISE, is_pointwise
 from leporello.kernel.lowering_context import short
 from leporello.kernel.views import SPLITS, VIEW_RULES
-from leporello.loop.fake_tensors import has_rows
+from leporello.loop.fake_tensors import clean_row_axis, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
 from leporello.rewrite.join_saved import join_saved
@@ -36,8 +36,8 @@ MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from
 def is_drawn_in(node: fx.Node) -> bool:
     """Whether an operator costs no more inside a kernel than outside, and saves a pass over memory there.
 
-    So it is for pointwise operators, views, layer norms, and products of rows with a matrix. Not so where the matrix is
-    large: inside, it is read again for every step, outside once for many.
+    So it is for pointwise operators, views, layer norms, sums over features, and products of rows with a matrix. Not so
+    where the matrix is large: inside, it is read again for every step, outside once for many.
     """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         return False
@@ -47,6 +47,8 @@ def is_drawn_in(node: fx.Node) -> bool:
         if has_rows(right.meta["val"]) or right.meta["val"].numel() > MAX_INSIDE_MATRIX_ELEMENTS:
             return False
         return has_rows(left.meta["val"])
+    if name in ("sum", "mean"):
+        return clean_row_axis(node.meta["val"]) == 0  # over features
     return name in {*POINTWISE, *VIEW_RULES, *SPLITS, "cat", "native_layer_norm", "native_layer_norm_backward"}
 
 

@@ -186,4 +186,3 @@ def test_without_a_compiler_nothing_is_said_where_cpu_would_not_run_anyway() -> 
     lp.Recurrent(lp.GRU(4, 4), engine="stepwise")(x)
     lp.Recurrent(lambda x, h: (h, h.median(-1, keepdim=True).values + x))(x, torch.zeros(3, 4))  # not covered
     lp.Recurrent(lambda x, h: (h, h + x.mean(0)))(x, torch.zeros(3, 4))  # rows meet
-    lp.Recurrent(lp.Perceptron(4, 5, 3))(x)  # no step waits for another

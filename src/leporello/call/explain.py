@@ -76,8 +76,9 @@ def _stages(sweep: Sweep, length: int, batch: int) -> list[str]:
     for stage in split.stages:
         shifts = [name for name in stage.states if stage.kind != "inside"]
         if stage.operators or shifts:
-            lines.append(f"  {titles[stage.kind]:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
-        if stage.kind == "inside":
+            title = "row by row" if stage.kind == "inside" and not stage.states else titles[stage.kind]
+            lines.append(f"  {title:<18} {_rows(stage, rows, batch)}{_operators(stage)}")
+        if stage.kind == "inside" and stage.states:
             states = ", ".join(f"{name} {value_text(split.loop.delays[name][1].meta['val'])}" for name in stage.states)
             lines.append(f"  {'':<18} states: {states}")
         if shifts:

@@ -36,8 +36,13 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
     kinds = classes(loop)
     _refuse_rows_with_sums(kinds)
     order = varying_components(loop, kinds)
-    place = _placed(loop, kinds, order, drawn_in or (lambda node: False))
-    return Split(loop=loop, stages=_stages(loop, kinds, order, place), classes=kinds)
+    cycles = sum(len(component) > 1 for component in order)
+    if cycles or drawn_in is None:
+        place = _placed(loop, kinds, order, drawn_in or (lambda node: False))
+    else:
+        place = _placed_without_cycle(loop, order, drawn_in)
+    insides = cycles or int(1 in place.values())
+    return Split(loop=loop, stages=_stages(loop, kinds, order, place, insides), classes=kinds)
 
 
 def _refuse_rows_with_sums(kinds: Classes) -> None:
@@ -108,6 +113,26 @@ def _placed(loop: Loop, kinds: Classes, order: list[list[fx.Node]], drawn_in: Ca
     return place
 
 
+def _placed_without_cycle(loop: Loop, order: list[list[fx.Node]], drawn_in: Callable[[fx.Node], bool]) -> Places:
+    """The stage of each varying value of a loop without a cycle: what may be drawn in is one inside.
+
+    Nothing makes it run step by step; but a kernel takes a few rows through all its operators while they are in the
+    cache, where operators at once would go through memory one after another.
+    """
+    delays = {out: into for into, out in loop.delays.values()}
+    place: Places = {}
+    for (node,) in order:
+        if node.op == "placeholder" and node not in delays:
+            continue  # sequences exist from the beginning
+        sources = [delays[node]] if node in delays else node.all_input_nodes
+        latest = max((place[source] for source in sources if source in place), default=0)
+        inside = latest < 2 and node.op == "call_function" and drawn_in(node)
+        place[node] = 1 if inside else (latest + 1) // 2 * 2
+    _place_results_with_operators(loop, place)
+    worth_it = any(place.get(node) == 1 and not is_view(node) and not is_getitem(node) for node in loop.nodes)
+    return place if worth_it else dict.fromkeys(place, 0)
+
+
 def _place_results_with_operators(loop: Loop, place: Places) -> None:
     """Change `place` so that the results of an operator with several (`getitem`) are in the stage of the operator."""
     for node in loop.nodes:
@@ -129,9 +154,8 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
             place[node] = latest
 
 
-def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places) -> tuple[Stage, ...]:
+def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places, insides: int) -> tuple[Stage, ...]:
     """The stages, each with the graph of its values; those that are no inside and write nothing are left out."""
-    insides = sum(len(component) > 1 for component in order)
     once, finish = StageGraphs("once", loop, kinds), StageGraphs("finish", loop, kinds)
     timed = [StageGraphs("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
     rank = {node: index for index, node in enumerate(loop.graph.nodes)}

@@ -100,7 +100,7 @@ class Split:
     @property
     def parallel(self) -> bool:
         """Whether no step depends on another, so that all stages run on all steps at once."""
-        return not self.insides
+        return not any(stage.states for stage in self.insides)
 
     @property
     def inside(self) -> Stage | None:

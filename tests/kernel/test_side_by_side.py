@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import leporello as lp
-from tests.nets.twins import close
+from tests.nets.twins import close, thoroughly
 
 REDUCTIONS = {
     "sum": lambda m: m.sum(1),
@@ -20,7 +20,7 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 64, 70])
+@pytest.mark.parametrize("size", [7, 70, *thoroughly(1, 8, 64)])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_they_equal_those_of_torch(name, size):
     def step(x, h):

@@ -124,3 +124,14 @@ def test_check_gradients_compares_their_gradients_too():
     report = lp.check_gradients(lp.Recurrent(cell), X.float(), H.float())
     assert report.ok
     assert "scale" in report.gradients
+
+
+SCALES = [torch.rand(3, dtype=torch.float64) for _ in range(2)]
+
+
+def test_a_global_that_a_comprehension_reads_is_found():
+    def step(x, h):
+        h = 0.5 * h + sum(x * SCALES[index] for index in range(2))
+        return h, h
+
+    close(lp.Recurrent(step)(X, H)[0], plain_loop(step, X, H))

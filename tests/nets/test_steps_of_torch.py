@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import distributions, nn
 
 import leporello as lp
+from tests.nets.twins import thoroughly
 
 X = torch.randn(4, 3, 4)
 
@@ -47,7 +48,9 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    "name", ["2 axes", "strides, transposed", *thoroughly("1 axis", "3 axes", "groups", "circular")]
+)
 def test_convolutions_in_single_precision_never_run_on_the_reference(name):
     make, size = CONVOLUTIONS[name]
     torch.manual_seed(0)
@@ -85,7 +88,7 @@ ATTENTION = {
 }
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("mode", ["eval", *thoroughly("train")])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_runs_as_a_kernel(name, mode):
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from leporello.nets.recurrent import Recurrent
 ALL = ("cpu", "stepwise", "reference")
 
 
-def thoroughly(*cases: str) -> list[Any]:
+def thoroughly(*cases: Any) -> list[Any]:
     """Cases that make check-all alone runs."""
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 

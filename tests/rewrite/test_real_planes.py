@@ -51,28 +51,39 @@ STEPS = {
 }
 
 
-def call(step, engine, **arguments):
+GROUPS = {names[0]: names for names in (list(STEPS)[start : start + 6] for start in range(0, len(STEPS), 6))}
+
+
+def call(names, engine, **arguments):
+    """Outputs, final states and gradients of several steps, each with a state of its own: one kernel for all."""
     torch.manual_seed(1)
     x = torch.randn(5, 3, 4, dtype=Z, requires_grad=True)
-    h = torch.randn(3, 4, dtype=Z, requires_grad=True)
-    outputs, final = lp.Recurrent(lambda x, h: 2 * (0.5 * step(h, x),), engine=engine)(x, h, **arguments)
-    loss = (outputs.abs() ** 2).sum() + final.real.sum()
-    return outputs, final, torch.autograd.grad(loss, (x, h), allow_unused=True)
+    states = tuple(torch.randn(3, 4, dtype=Z, requires_grad=True) for _ in names)
 
+    def step(x, states):
+        new = tuple(0.5 * STEPS[name](h, x) for name, h in zip(names, states, strict=True))
+        return new, new
 
-@pytest.mark.parametrize("name", STEPS)
-def test_kernels_give_what_torch_gives(name):
-    outputs, final, gradients = call(STEPS[name], "cpu")
-    wanted = call(STEPS[name], "reference")
-    close((outputs, final), wanted[:2])
-    close(
-        [torch.zeros(1) if g is None else g for g in gradients], [torch.zeros(1) if g is None else g for g in wanted[2]]
+    outputs, final = lp.Recurrent(step, engine=engine)(x, states, **arguments)
+    loss = sum((output.abs() ** 2).sum() for output in outputs) + sum(state.real.sum() for state in final)
+    return {name: pair for name, *pair in zip(names, outputs, final, strict=True)}, torch.autograd.grad(
+        loss, (x, *states), allow_unused=True
     )
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_kernels_give_what_torch_gives(group):
+    results, gradients = call(GROUPS[group], "cpu")
+    wanted, wanted_gradients = call(GROUPS[group], "reference")
+    for name, pair in results.items():
+        close(pair, wanted[name], what=name)
+    zero = torch.zeros(1)
+    close([zero if g is None else g for g in gradients], [zero if g is None else g for g in wanted_gradients])
 
 
 @pytest.mark.parametrize("arguments", [{"lengths": [5, 2, 1]}, {"resets": torch.eye(5, 3, dtype=torch.bool)}])
 def test_with_lengths_and_resets(arguments):
-    close(call(STEPS["tanh"], "cpu", **arguments), call(STEPS["tanh"], "reference", **arguments))
+    close(call(["tanh"], "cpu", **arguments), call(["tanh"], "reference", **arguments))
 
 
 def test_complex_parameters_learn():

@@ -160,6 +160,7 @@ _SWITCHES: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
     (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
     (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
     (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    (opt_einsum._get_enabled, opt_einsum._set_enabled),
 )
 
 
@@ -170,8 +171,7 @@ def plain_operators() -> Iterator[None]:
     try:
         for _, switch in _SWITCHES:
             switch(False)
-        with opt_einsum.flags(enabled=False):
-            yield
+        yield
     finally:
         for (_, switch), was_on in zip(_SWITCHES, before, strict=True):
             switch(was_on)

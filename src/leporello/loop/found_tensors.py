@@ -147,11 +147,20 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[tuple[_Ke
             yield (("closure", index),), cell.cell_contents, name
         except ValueError:  # not assigned yet
             continue
-    for name in code.co_names:
+    for name in _global_names(code):
         if name in function.__globals__:
             yield (("global", name),), function.__globals__[name], name
     for index, default in enumerate(function.__defaults__ or ()):
         yield (("default", index),), default, f"default{index}"
+
+
+def _global_names(code: types.CodeType) -> dict[str, None]:
+    """The names that a function reads and does not assign, in its comprehensions and inner functions too."""
+    names = dict.fromkeys(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _global_names(constant)
+    return names
 
 
 # ---- while a step is traced

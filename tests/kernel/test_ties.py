@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import leporello as lp
-from tests.nets.twins import ENGINES
+from tests.nets.twins import ENGINES, thoroughly
 
 CHOICES = {
     "topk": lambda h: h.topk(3, 1).indices,
@@ -44,8 +44,8 @@ def test_equal_elements_are_chosen_as_torch_chooses_them(name, engine):
     assert torch.equal(outputs, torch.stack([CHOICES[name](x) for x in levels]))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 17, 33, 64])
-@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+@pytest.mark.parametrize("size", [3, 17, 33, *thoroughly(1, 2, 4, 7, 16, 64)])
+@pytest.mark.parametrize("levels", [1, 3, *thoroughly(2, 1000)])
 def test_the_first_of_any_number_of_elements(size, levels):
     few = {1, 2, size // 2, size - 1, size} & set(range(1, size + 1))
 

@@ -205,6 +205,7 @@ def test_forward_in_time(function):
     close(gradients(cell, outputs), gradients(cell, plain_loop(cell, inputs, state)))
 
 
+@pytest.mark.slow
 def test_check_gradients_agrees(cell):
     inputs, state = arguments()
     assert lp.check_gradients(lp.Recurrent(cell), inputs, state).ok

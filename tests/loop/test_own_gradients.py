@@ -265,3 +265,16 @@ def test_after_a_trace_functions_are_applied_as_ever():
     Spike.apply(v).sum().backward()
     assert v.grad.item() == pytest.approx(1 / 36)
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
+
+
+GAIN = {"w": torch.full((4,), 0.7, dtype=torch.float64, requires_grad=True)}
+
+
+def test_beside_a_parameter_that_the_cell_does_not_register():
+    torch.manual_seed(3)
+    cell = Spiking(lambda v: Spike.apply(v * GAIN["w"]) * GAIN["w"])
+    inputs, state = arguments()
+    outputs, _ = lp.Recurrent(cell)(inputs, state)
+    of = [*cell.parameters(), GAIN["w"]]
+    expected = torch.autograd.grad(plain_loop(cell, inputs, state).square().sum(), of)
+    close(torch.autograd.grad(outputs.square().sum(), of), expected)

@@ -187,7 +187,7 @@ def _recorded(cls: Any, args: tuple[Any, ...]) -> Any:
     if not places or not any(context.needs_input_grad):
         return output
     values = [results[place] for place in places]
-    gradients_in = [incoming(value) for value in values]
+    gradients_in = [_below_autograd(incoming, value) for value in values]
     by_place = dict(zip(places, gradients_in, strict=True))
     gradients = _backward_of(cls)(
         context,
@@ -198,9 +198,16 @@ def _recorded(cls: Any, args: tuple[Any, ...]) -> Any:
     pairs = [(x, g) for x, g in zip(args, gradients, strict=False) if _differentiable(x) and g is not None]
     inputs = [x for x, _ in pairs]
     passed = [g.sum_to_size(x.shape).to(x.dtype) for x, g in pairs]
-    for place, value in zip(places, own_gradient(values, inputs, gradients_in, passed), strict=True):
+    marked = _below_autograd(own_gradient, values, inputs, gradients_in, passed)
+    for place, value in zip(places, marked, strict=True):
         results[place] = value
     return type(output)(results) if isinstance(output, (tuple, list)) else results[0]
+
+
+def _below_autograd(mark: Any, *args: Any) -> Any:
+    """A mark in the trace; autograd, which follows parameters that the cell does not register, passes it over."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return mark(*args)
 
 
 def _backward_of(cls: Any) -> Any:

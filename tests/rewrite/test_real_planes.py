@@ -144,3 +144,27 @@ def test_every_rule_is_tried():
     rare = {"_unsafe_view", "expand_as", "split_with_sizes", "alias", "index_select", "gather", "unbind", "squeeze"}
     rare |= {"constant_pad_nd", "diagonal", "unfold", "slice_scatter", "select_scatter", "cumsum", "imag", "real"}
     assert set(RULES) - seen <= aliases | rare, set(RULES) - seen - aliases - rare
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 0.5 * gradient
+
+
+def test_an_operator_with_its_own_gradient_keeps_it():
+    def step(x, h):
+        h = torch.polar(torch.ones_like(x), x) * h + Rounded.apply(3 * x)
+        return h.real, 0.5 * h
+
+    x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    h = torch.randn(2, 3, dtype=Z)
+    found, wanted = (
+        torch.autograd.grad(lp.Recurrent(step, engine=engine)(x, h)[0].square().sum(), x)
+        for engine in ("cpu", "reference")
+    )
+    close(found, wanted)

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from leporello.loop.graph import copied, operator_name, placeholders, results
 from leporello.loop.graph_cleanup import label_values, tidy
 from leporello.loop.loop import Loop
-from leporello.loop.own_gradients import has_own_gradients
+from leporello.loop.own_gradients import kept
 from leporello.loop.port import Port
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ class Planes:
 def real_planes(loop: Loop) -> Loop | None:
     """The Loop with real numbers alone; None where it has no others, or where that cannot be."""
     values = [node.meta["val"] for node in loop.graph.nodes if "val" in node.meta]
-    if not any(isinstance(value, Tensor) and value.is_complex() for value in values) or has_own_gradients(loop):
+    if not any(isinstance(value, Tensor) and value.is_complex() for value in values):
         return None
     inputs = tuple(map(_port_of_planes, loop.inputs))
     try:
@@ -77,7 +77,7 @@ def _rewritten(loop: Loop, inputs: tuple[Port, ...]) -> Loop:
         ]
 
     family = loop.family
-    with family.no_new_guards():
+    with family.no_new_guards(), kept():
         module = family.graph_of(
             step, family.rows, *[family.tensor(p.shape, p.dtype, p.device, rows=p.rows) for p in inputs]
         )

@@ -22,6 +22,7 @@ from leporello.cells import (
 from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, Truncated
 from leporello.loop.cell import Cell, named
 from leporello.loop.clock import time
+from leporello.loop.context import shared
 from leporello.loop.state import detach, rows, to
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
@@ -82,6 +83,7 @@ __all__ = [
     "detach",
     "resets_after",
     "rows",
+    "shared",
     "to",
     "from_torch",
     "to_torch",

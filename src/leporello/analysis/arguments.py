@@ -17,6 +17,7 @@ from torch import Tensor
 from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, LeporelloError
+from leporello.loop.context import context_of
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
 from leporello.nets.recurrent import Recurrent
 
@@ -126,12 +127,15 @@ def call_in_float64(
         call = checked_call(net.cell, inputs, state, batch_first=batch_first, one_step=one_step, **arguments)
     inputs, state = map_leaves(to_float64, call.inputs), map_leaves(to_float64, call.state)
     names = leaf_names(inputs, "x")
+    contexts = [replace(leaf, tensor=to_float64(leaf.tensor)) for leaf in call.contexts]
     return net_in_float64(net), replace(
         call,
         inputs=inputs,
         state=state,
         initial=None if call.initial is None else map_leaves(to_float64, call.initial),
         targets=to_float64(call.targets),
+        context=context_of(contexts, call.context),
+        contexts=contexts,
         draws=[to_float64(draw) for draw in draws] if isinstance(draws, (list, tuple)) else draws,
         sequences=[(name, leaf) for name, leaf in zip(names, leaves_of(inputs), strict=True) if leaf is not None],
         states=[(name, to_float64(leaf)) for name, leaf in call.states],

@@ -15,6 +15,7 @@ from leporello.call.checks import (
     EAGER,
     RangeChecks,
     checked_coin,
+    checked_context,
     checked_lengths,
     checked_mask,
     checked_targets,
@@ -25,6 +26,7 @@ from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_op
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
+from leporello.loop.context import ContextLeaf
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, state_names
 from leporello.loop.step_checks import refuse_devices
@@ -41,6 +43,8 @@ class Call:
     packed             the inputs as they were passed, if as a PackedSequence
     times              the indices of the steps (length, 1), where they are known already
     begin              the number of the first step for `lp.time()`, one for all rows or (batch,)
+    context            a tree of tensors and `lp.shared` tensors that every step reads; None without one
+    contexts           its leaves
     sequences, states  the leaves of inputs and state, with their names
     """
 
@@ -58,6 +62,8 @@ class Call:
     packed: PackedSequence | None = None
     times: Tensor | None = None
     begin: int | Tensor = 0
+    context: Tree = None
+    contexts: list[ContextLeaf] = field(default_factory=list)
     sequences: list[tuple[str, Tensor]] = field(default_factory=list)
     states: list[tuple[str, Tensor]] = field(default_factory=list)
 
@@ -75,6 +81,7 @@ def checked_call(
     steps: int | None = None,
     draws: Sequence[Tensor] | None = None,
     time: Any = None,
+    context: Tree = None,
     batch_first: bool = False,
     one_step: bool = False,
     range_checks: RangeChecks = EAGER,
@@ -83,6 +90,7 @@ def checked_call(
 
     steps          the length of a call without inputs
     time           the number of the first step; 0 by default
+    context        tensors that every step reads, with the batch in front, or `lp.shared` ones without it
     one_step       the arguments come without the length axis
     range_checks   how the values of lengths, classes and probabilities are checked
     """
@@ -106,6 +114,7 @@ def checked_call(
     if call.resets is not None:
         call.initial = reset_state(cell, state, batch, options)
     call.begin = checked_time(time, batch, call.device)
+    call.context, call.contexts = context, checked_context(cell, context, batch, call.device)
     call.targets, call.coin = _forcing(cell, call, targets, forcing, axes, range_checks)
     return call
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from leporello.call.arguments import Call
 from leporello.call.cell_key import unchanged_since_now
-from leporello.call.checks import checked_lengths, checked_mask
+from leporello.call.checks import checked_context, checked_lengths, checked_mask
 from leporello.call.initial_state import fresh_state, reset_state
 from leporello.call.inputs import ArgumentAxes, is_floating, map_tensors, state_options
 from leporello.call.signature import autocast_mode
@@ -96,7 +96,9 @@ class CachedCall:
         self._times: Tensor | None = None
         self._weights: tuple[int, int, Passing] = (0, 0, ALL)
 
-    def run(self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None) -> Results | None:
+    def run(
+        self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None, context: Tree = None
+    ) -> Results | None:
         """Outputs and final state of a call with this signature; None if it must be checked and planned again.
 
         inputs   (length, batch, ...)
@@ -104,7 +106,7 @@ class CachedCall:
         length, batch = inputs.shape[:2]
         if not length or not batch:
             return None
-        gathered = self.values((inputs,), state, length, batch, lengths, resets)
+        gathered = self.values((inputs,), state, length, batch, lengths, resets, context)
         if gathered is None:
             return None
         values, extra = gathered
@@ -113,16 +115,16 @@ class CachedCall:
             return self.in_trees(self.trained(self.plan, values, length, batch, passing))
         return self.in_trees(self.plain(self.plan, values, length, batch))
 
-    def step(self, x: Tensor, state: Tree) -> Results | None:
+    def step(self, x: Tensor, state: Tree, context: Tree = None) -> Results | None:
         """Output and next state of one step with this signature; None if it must be checked and planned again.
 
         x   (batch, ...)
         """
         if self.one_step is None:
-            results = self.run(x.unsqueeze(0), state)
+            results = self.run(x.unsqueeze(0), state, context=context)
             return None if results is None else (map_tensors(_without_length, results[0]), results[1])
         batch = x.shape[0]
-        gathered = self.values((x,), state, 1, batch) if batch else None
+        gathered = self.values((x,), state, 1, batch, context=context) if batch else None
         if gathered is None:
             return None
         values = gathered[0]
@@ -139,11 +141,18 @@ class CachedCall:
         return self.in_trees(self.gradient.run(self.plan, values, call.length, call.batch, passing))
 
     def values(
-        self, sequences: Sequence[Tensor], state: Tree, length: int, batch: int, lengths: Any = None, resets: Any = None
+        self,
+        sequences: Sequence[Tensor],
+        state: Tree,
+        length: int,
+        batch: int,
+        lengths: Any = None,
+        resets: Any = None,
+        context: Tree = None,
     ) -> tuple[list[Tensor], Extra | None] | None:
-        """The values of the loop's inputs, and what the rewrites read (None without lengths and resets).
+        """The values of the loop's inputs, and what the rewrites read (None without lengths, resets and context).
 
-        None if the cell has changed, or if lengths, resets or batches are wrong.
+        None if the cell has changed, or if lengths, resets, context or batches are wrong.
 
         No lock is taken. If another thread replaces the tensors of some cell meanwhile, everything is read once more;
         if it replaces those of this cell, the result is None, and the caller takes the lock and waits.
@@ -159,8 +168,8 @@ class CachedCall:
                 if states is None:
                     return None
                 extra = None
-                if lengths is not None or resets is not None or self.reads_time:
-                    extra = self._extra(sequences[0], length, batch, states, lengths, resets)
+                if lengths is not None or resets is not None or self.reads_time or context is not None:
+                    extra = self._extra(sequences[0], length, batch, states, lengths, resets, context)
                     if extra is None:
                         return None
                 values = self.gather(sequences, states, extra, None, length, batch)
@@ -189,14 +198,23 @@ class CachedCall:
         return [leaf.detach() for leaf in leaves] if self.detaches else leaves
 
     def _extra(
-        self, inputs: Tensor, length: int, batch: int, states: Sequence[Tensor], lengths: Any, resets: Any
+        self,
+        inputs: Tensor,
+        length: int,
+        batch: int,
+        states: Sequence[Tensor],
+        lengths: Any,
+        resets: Any,
+        context: Tree,
     ) -> Extra | None:
-        """What the rewrites read; None where lengths or resets are not as they should be."""
+        """What the rewrites read; None where lengths, resets or the context are not as they should be."""
         call = Call(inputs, None, length, batch, self.device, sequences=[(self.names[0], inputs)])
         call.states = list(zip(self.state_names, states, strict=True))
         try:
             call.lengths = checked_lengths(lengths, length, batch, self.device)
             call.resets = checked_mask("resets", resets, length, batch, self.device, ArgumentAxes())
+            if context is not None:
+                call.contexts = checked_context(self.cell, context, batch, self.device)
         except LeporelloError:
             return None
         if lengths is not None or self.reads_time:

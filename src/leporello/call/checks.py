@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError, DeviceMismatch
+from leporello.loop.context import ContextLeaf, context_leaves
 from leporello.loop.port import Port
 from leporello.loop.state import described, dtype_name
+from leporello.loop.step import context_name
 
 
 def lengths_in_range(lengths: Tensor, length: int) -> Tensor:
@@ -131,6 +133,36 @@ def _refuse_meta(name: str, value: Tensor, device: torch.device) -> None:
         raise DeviceMismatch(
             f"the argument '{name}' lies on the device 'meta', which holds no numbers.", inputs=str(device)
         )
+
+
+def checked_context(cell: nn.Module, context: Any, batch: int, device: torch.device) -> list[ContextLeaf]:
+    """The tensors of the argument `context`; raises for one that is none, or has another batch or device."""
+    leaves = context_leaves(cell, context, context_name(cell))
+    for leaf in leaves:
+        at = "" if leaf.tensor is context else f", at '{leaf.name}'"
+        if not isinstance(leaf.tensor, Tensor):
+            raise ArgumentError(
+                "the argument 'context' holds what is no tensor.",
+                came=type(leaf.tensor).__name__ + at,
+                expected="a tensor (batch, ...), or tuples and dicts of them",
+                tries="torch.as_tensor(values); a number that steps read can be an attribute of the cell",
+            )
+        if leaf.tensor.device != device:
+            raise DeviceMismatch(
+                "the argument 'context' lies on another device than the inputs.",
+                context=f"{leaf.tensor.device}{at}",
+                inputs=str(device),
+                tries=f'context.to("{device}")',
+            )
+        if not leaf.shared and (not leaf.tensor.dim() or leaf.tensor.shape[0] != batch):
+            raise ArgumentError(
+                "the argument 'context' has another batch than the inputs.",
+                came=described(leaf.tensor) + at,
+                expected=f"the batch in front, ({batch}, ...)",
+                tries="lp.shared(tensor), if it has no batch axis and every row reads all of it; "
+                "tensor.transpose(0, 1), if the batch is its second axis",
+            )
+    return leaves
 
 
 def checked_time(time: Any, batch: int, device: torch.device) -> int | Tensor:

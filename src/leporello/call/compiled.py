@@ -39,6 +39,7 @@ from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
 from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
+from leporello.loop.context import Shared, plain_context
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.loop.step import place_of
 
@@ -81,6 +82,7 @@ def in_graph(
     draws: Any,
     steps: Any = None,
     time: Any = None,
+    context: Tree = None,
     one_step: bool = False,
 ) -> tuple[Tree, Tree]:
     """Outputs and final state of a network's call, as the network gives them; the arguments are the call's own."""
@@ -88,7 +90,7 @@ def in_graph(
     if isinstance(forcing, float) and forcing != 0 and forcing != 1:
         forcing = torch.full((), forcing)  # so that another probability needs no other graph
     tensors: list[Tensor] = []
-    skeleton = flatten((inputs, state, lengths, resets, targets, forcing, draws, time), tensors)
+    skeleton = flatten((inputs, state, lengths, resets, targets, forcing, draws, time, context), tensors)
     guard([net, net.gradient, *net.cell.modules()], attributes(net._handle, type(net.gradient).__name__))
     name = register_call(net._handle, skeleton, one_step)
     held = [*net.cell.parameters(), *net.cell.buffers()]
@@ -201,9 +203,11 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
     """
     graph_call = _graph_calls[name]
     net, one_step = network_by_handle(graph_call.handle), graph_call.one_step
-    inputs, state, lengths, resets, targets, forcing, draws, time = unflatten(graph_call.arguments, iter(tensors))
+    values = unflatten(graph_call.arguments, iter(tensors))
+    inputs, state, lengths, resets, targets, forcing, draws, time, context = values
     _refuse_packed(inputs)
     arguments = {"resets": resets, "targets": targets, "forcing": forcing, "draws": draws, "time": time}
+    arguments["context"] = context
     if not one_step:
         arguments |= {"lengths": lengths, "steps": steps, "batch_first": net.batch_first}
     arguments |= {"inputs": inputs, "state": state, "one_step": one_step, "range_checks": IN_GRAPH}
@@ -291,17 +295,27 @@ def _stand_in(call: Call) -> Callable[[int], Call]:
         shape = tuple(int(size) for size in leaf.shape[axes:])
         return partial(_zeros, axes, shape, leaf.dtype, leaf.device, leaf.requires_grad)
 
+    def context_form(leaf: Any) -> Any:
+        if not isinstance(leaf, Shared):
+            return form(leaf, 1) if isinstance(leaf, Tensor) else leaf
+        whole = form(leaf.tensor, 0)
+        return lambda rows: Shared(whole(rows))
+
     def forms(tree: Tree, axes: int) -> Tree:
         return map_leaves(lambda leaf: form(leaf, axes) if isinstance(leaf, Tensor) else leaf, tree)
 
     trees = {name: forms(getattr(call, name), axes) for name, axes in AXES.items()}
+    trees["context"] = map_leaves(context_form, call.context)
 
     def made(rows: int) -> Call:
         zeros = {name: map_leaves(lambda leaf: leaf(rows) if callable(leaf) else leaf, t) for name, t in trees.items()}
         leaves = [leaf for leaf in leaves_of(zeros["inputs"]) if leaf is not None]
         sequences = [(name, leaf) for (name, _), leaf in zip(call.sequences, leaves, strict=True)]
         states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(zeros["state"]), strict=True)]
-        return replace(call, length=1, batch=rows, draws=None, begin=0, sequences=sequences, states=states, **zeros)
+        tensors = [leaf for leaf in leaves_of(plain_context(zeros["context"])) if leaf is not None]
+        contexts = [replace(leaf, tensor=zero) for leaf, zero in zip(call.contexts, tensors, strict=True)]
+        zeros |= {"sequences": sequences, "states": states, "contexts": contexts}
+        return replace(call, length=1, batch=rows, draws=None, begin=0, **zeros)
 
     return made
 
@@ -309,8 +323,8 @@ def _stand_in(call: Call) -> Callable[[int], Call]:
 def _zeros(
     axes: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, requires_grad: bool, rows: int
 ) -> Tensor:
-    """Zeros of one step: (1, rows, *shape) where `axes` is 2, (rows, *shape) where it is 1."""
-    zeros = torch.zeros((*(1, rows)[-axes:], *shape), dtype=dtype, device=device)
+    """Zeros of one step: (1, rows, *shape) where `axes` is 2, (rows, *shape) where it is 1, shape where it is 0."""
+    zeros = torch.zeros((*(1, rows)[2 - axes :], *shape), dtype=dtype, device=device)
     return zeros.requires_grad_() if requires_grad else zeros
 
 

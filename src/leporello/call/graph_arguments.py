@@ -17,6 +17,7 @@ from torch import Tensor
 
 from leporello.call.checks import RangeChecks, classes_in_range, lengths_in_range, probability_in_range
 from leporello.engine.compiled_sweeps import library
+from leporello.loop.context import Shared
 
 LEAF = "leaf"
 
@@ -48,6 +49,8 @@ def flatten(tree: Any, tensors: list[Tensor]) -> Any:
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return LEAF
+    if isinstance(tree, Shared):
+        return ("shared", flatten(tree.tensor, tensors))
     if isinstance(tree, dict):
         return ("dict", tuple([(key, flatten(value, tensors)) for key, value in tree.items()]))
     if isinstance(tree, (tuple, list)):
@@ -63,6 +66,8 @@ def unflatten(skeleton: Any, tensors: Iterator[Tensor]) -> Any:
     kind, inside = skeleton
     if kind == "plain":
         return inside
+    if kind == "shared":
+        return Shared(unflatten(inside, tensors))
     if kind == "dict":
         return {key: unflatten(value, tensors) for key, value in inside}
     values = [unflatten(value, tensors) for value in inside]

@@ -130,7 +130,7 @@ def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
 def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
     first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
     with torch.enable_grad():
-        return trace(cell, first, call.state, rows=rows)
+        return trace(cell, first, call.state, call.context, rows=rows)
 
 
 def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:

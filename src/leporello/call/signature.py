@@ -14,11 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from leporello.call.arguments import Call
+from leporello.loop.context import Shared
 from leporello.loop.state import Tree, leaves_of
 
 
 def signature(
-    inputs: Any, state: Any, lengths: Any, resets: Any, engine: str, gradient: Hashable, one_step: bool = False
+    inputs: Any,
+    state: Any,
+    lengths: Any,
+    resets: Any,
+    context: Any,
+    engine: str,
+    gradient: Hashable,
+    one_step: bool = False,
 ) -> Hashable | None:
     """The cache key of a call with one input tensor; None for inputs or states of another kind.
 
@@ -31,6 +39,10 @@ def signature(
         state = _form(state)
         if state is None:
             return None
+    if context is not None:
+        context = _form(context)
+        if context is None:
+            return None
     device = inputs.device
     kind = device.type
     return (
@@ -39,6 +51,7 @@ def signature(
         inputs.requires_grad,
         device,
         state,
+        context,
         torch.is_grad_enabled(),
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
         lengths is None,
@@ -49,12 +62,18 @@ def signature(
 
 
 def _form(state: Any) -> Hashable | None:
-    """The form of a state that is a tensor or nested tuples of tensors, without the batch; None for anything else."""
+    """The form of a state or context, without the batch; None for what is no tensor and no nested tuples or dicts."""
     if type(state) is Tensor:
         return (state.shape[1:], state.dtype, state.requires_grad, state.device)
-    if not isinstance(state, tuple):
-        return None
+    if isinstance(state, Shared):
+        tensor = state.tensor
+        return (Shared, tensor.shape, tensor.dtype, tensor.requires_grad, tensor.device)
     forms: list[Any] = [type(state)]
+    if isinstance(state, dict):
+        forms += state
+        state = tuple(state.values())
+    elif not isinstance(state, tuple):
+        return None
     for part in state:
         if type(part) is Tensor:
             forms += (part.shape[1:], part.dtype, part.requires_grad, part.device)
@@ -70,7 +89,12 @@ def trace_signature(call: Call) -> Hashable:
     """What the trace of a cell depends on beside the cell itself."""
     leaves = [(tuple(map(int, leaf.shape[2:])), leaf.dtype) for _, leaf in call.sequences]
     leaves += [(tuple(map(int, leaf.shape[1:])), leaf.dtype) for _, leaf in call.states]
-    return (tuple(leaves), structure(call.inputs), structure(call.state), call.device, autocast_mode(call.device))
+    contexts = [
+        (tuple(map(int, leaf.tensor.shape[not leaf.shared :])), leaf.tensor.dtype, leaf.shared)
+        for leaf in call.contexts
+    ]
+    trees = (structure(call.inputs), structure(call.state), structure(call.context))
+    return (tuple(leaves), tuple(contexts), *trees, call.device, autocast_mode(call.device))
 
 
 def plan_signature(call: Call, cell: nn.Module) -> Hashable:
@@ -88,6 +112,7 @@ def _gradients(call: Call, cell: nn.Module) -> Hashable:
         tuple(leaf.requires_grad for _, leaf in call.sequences),
         tuple(leaf.requires_grad for _, leaf in call.states),
         tuple(parameter.requires_grad for parameter in cell.parameters()),
+        tuple(leaf.tensor.requires_grad for leaf in call.contexts),
         call.targets is not None and call.targets.requires_grad,
         call.initial is not None and any(leaf.requires_grad for leaf in leaves_of(call.initial)),
     )

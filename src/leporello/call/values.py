@@ -135,12 +135,14 @@ def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
 
 def extra_key(port: Port) -> tuple[Role, str | None]:
     """Where `Extra` holds the value of a port that a rewrite has added."""
+    if port.role is Role.CONTEXT:
+        return (port.role, port.name)
     belongs = port.of is not None and port.role in (Role.INITIAL_STATE, Role.FIRST_INPUT)
     return (port.role, port.of.name if belongs and port.of is not None else None)
 
 
 def extra_values(call: Call, loop: Loop) -> Extra:
-    """What a call adds to the inputs of a loop; empty without forcing, resets, lengths and `lp.time()`.
+    """What a call adds to the inputs of a loop; empty without forcing, resets, lengths, context and `lp.time()`.
 
     loop   the rewritten one
     """
@@ -148,6 +150,8 @@ def extra_values(call: Call, loop: Loop) -> Extra:
     if reads_time(loop):
         numbers = times_of(call) + call.begin
         extra[Role.TIME, None] = numbers.expand(call.length, call.batch).unsqueeze(2)
+    for leaf in call.contexts:
+        extra[Role.CONTEXT, leaf.name] = leaf.tensor
     if call.targets is not None:
         extra[Role.TARGET, None] = call.targets
     if call.coin is not None:
@@ -155,14 +159,14 @@ def extra_values(call: Call, loop: Loop) -> Extra:
     if call.resets is not None:
         extra[Role.RESET, None] = call.resets
         if call.initial is not None:
-            for (name, _), leaf in zip(call.states, leaves_of(call.initial), strict=True):
-                extra[Role.INITIAL_STATE, name] = leaf
+            for (name, _), initial in zip(call.states, leaves_of(call.initial), strict=True):
+                extra[Role.INITIAL_STATE, name] = initial
     if call.lengths is not None:
         extra[Role.PAST, None] = past_of(call, call.lengths)
         if any(port.role is Role.ELSEWHERE for port in loop.inputs):
             extra[Role.ELSEWHERE, None] = times_of(call) != call.lengths - 1
-        for name, leaf in call.sequences:
-            extra[Role.FIRST_INPUT, name] = leaf[0].detach()
+        for name, sequence in call.sequences:
+            extra[Role.FIRST_INPUT, name] = sequence[0].detach()
     return extra
 
 

@@ -28,6 +28,7 @@ class Role(Enum):
 
     # Roles of what a call, a rewrite or a gradient adds.
     TIME = "time"  # the number of the step
+    CONTEXT = "context"  # a tensor of the call that every step reads
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step

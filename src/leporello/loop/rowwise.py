@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 from leporello.loop.trace_errors import line_text
 
 _ROWS = 3  # of the numerical test
@@ -30,19 +30,20 @@ _TOLERANCE = {  # relative to the largest value: products of one row and of thre
 }
 
 
-def why_rows_interact(
-    loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
-) -> str | None:
+Named = Sequence[tuple[str, Tensor]]
+
+
+def why_rows_interact(loop: Loop, sequences: Named, states: Named, contexts: Named = ()) -> str | None:
     """Why rows of a batch influence each other, in a sentence; None if they do not.
 
-    sequences, states   name and value of each input leaf that the step was traced with
+    sequences, states, contexts   name and value of each leaf that the step was traced with
     """
     if loop.family.batch_is_concrete():
         return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
     used = _row_count_as_number(loop)
     if used:
         return f"the number of rows in the batch is used as a number in {used}"
-    return _differs_alone(loop, sequences, states)
+    return _differs_alone(loop, sequences, states, contexts)
 
 
 def _guard_line(loop: Loop) -> str:
@@ -77,17 +78,17 @@ def _holds(argument: Any, nodes: set[fx.Node]) -> bool:
 
 
 @torch.no_grad()
-def _differs_alone(
-    loop: Loop, sequences: Sequence[tuple[str, Tensor]], states: Sequence[tuple[str, Tensor]]
-) -> str | None:
+def _differs_alone(loop: Loop, sequences: Named, states: Named, contexts: Named) -> str | None:
     """Run three rows together and each alone: in a sentence, which output differs; None if none does.
 
     Inputs are random, but for integers, which are those of the traced call. None, without a test, where the value of an
     invariant is not known.
     """
-    if any(port.kind == "invariant" and loop.invariant(port.name) is None for port in loop.inputs):
+    kinds = (("sequence", sequences), ("state", states), ("invariant", contexts))
+    examples = {(kind, name): leaf for kind, leaves in kinds for name, leaf in leaves}
+    held = [port for port in loop.inputs if port.kind == "invariant" and port.role is not Role.CONTEXT]
+    if any(loop.invariant(port.name) is None for port in held):
         return None
-    examples = {("sequence", name): leaf for name, leaf in sequences} | {("state", name): leaf for name, leaf in states}
     values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
     step = function_of(loop.graph)
     with torch.autocast(_device(values), enabled=False):
@@ -108,7 +109,10 @@ def _device(values: Sequence[Tensor]) -> str:
 
 def _example(loop: Loop, port: Port, traced_with: Tensor | None) -> Tensor:
     """Three rows for an input: an invariant as it is, integers from the traced call, otherwise random numbers."""
-    if port.kind == "invariant":
+    if port.role is Role.CONTEXT and not port.rows:
+        assert traced_with is not None
+        return traced_with.detach()
+    if port.kind == "invariant" and port.role is not Role.CONTEXT:
         return loop.invariant(port.name)  # type: ignore[return-value]
     numbers = torch.Generator().manual_seed(len(port.name))
     size = (_ROWS, *port.shape)

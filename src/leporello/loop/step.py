@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from leporello.errors import ArgumentError, StateMismatch
 from leporello.loop.cell import Cell, collected_names
+from leporello.loop.context import context_argument, read_context
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -30,8 +31,8 @@ class FunctionCell(nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
-        return self.function(x, state)
+    def forward(self, x: Any, state: Any, *context: Any) -> tuple[Any, Any]:
+        return self.function(x, state, *context)
 
 
 def as_module(cell: Any) -> nn.Module:
@@ -60,6 +61,12 @@ def signature_of(cell: nn.Module) -> inspect.Signature:
         names = [argument.name for argument in cell.forward.schema.arguments[1:]]  # type: ignore[attr-defined]
         return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
     return inspect.signature(cell.function if isinstance(cell, FunctionCell) else cell.forward)
+
+
+def context_name(cell: nn.Module) -> str:
+    """The name of the context in the step's own signature; "context" where it has no third argument."""
+    argument = context_argument(signature_of(cell))
+    return "context" if argument is None else argument.name
 
 
 def state_names(cell: nn.Module, state: Tree) -> list[str]:
@@ -94,10 +101,11 @@ def _parts(cell: nn.Module) -> list[nn.Module]:
 def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     """Run one step, and return its output and the next state, in the structure of `state`.
 
+    A step with a third argument gets the context of the call.
     Where the cell defines `feed`, the feedback leaf is feed(output). A step that returns anything but a pair, or a
     state of another structure, is refused.
     """
-    result = cell.forward(x, state)
+    result = cell.forward(x, state, *_context_for(cell))
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
             "a step returns two results, the output and the next state.",
@@ -119,6 +127,24 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             tries="return the state in the structure it came in with",
         )
     return output, _with_feedback(cell, output, next_state)
+
+
+def _context_for(cell: nn.Module) -> tuple[Any, ...]:
+    """The third argument of a step, in a tuple: the context of the call; empty where the step does not take one."""
+    argument = context_argument(signature_of(cell))
+    if argument is None:
+        return ()
+    context = read_context()
+    if context is not None:
+        return (context,)
+    if argument.default is not inspect.Parameter.empty:
+        return ()
+    raise ArgumentError(
+        f"the step reads a context, '{argument.name}', and the call has none.",
+        cell=place_of(cell),
+        expected="the argument 'context': a tensor, or a tree of them, with the batch in front",
+        tries="net(inputs, context=...); a step of one input and one state has no third argument",
+    )
 
 
 def _counted(result: Any) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, DeviceMismatch, StateMismatch, UntraceableStep
 from leporello.loop.cell import Cell
+from leporello.loop.context import context_argument
 from leporello.loop.draws import Draw
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
 from leporello.loop.state import described
@@ -44,13 +45,14 @@ def _refuse_other_forward(cell: nn.Module) -> None:
             "the cell has no forward.", cell=place_of(cell), expected="forward(self, x, state) -> (output, next state)"
         )
     try:
-        signature_of(cell).bind(None, None)
+        signature = signature_of(cell)
+        signature.bind(*[None] * (2 if context_argument(signature) is None else 3))
     except TypeError:
         raise ArgumentError(
             "the step does not take an input and a state.",
             cell=place_of(cell),
             came=f"a step that takes {signature_of(cell)}",
-            expected="(x, state) -> (output, next state)",
+            expected="(x, state) -> (output, next state), or (x, state, context)",
             tries="take both; a cell without state gets () and returns it; of a module that keeps its state in "
             "attributes, lp.Stateful(module, names) makes a cell",
         ) from None
@@ -202,3 +204,13 @@ def _has_batch(value: Any, family: FakeTensorFamily) -> bool:
     first = value.shape[0]
     clean = clean_row_axis(value) == 0 if isinstance(value, Tensor) else not isinstance(first, int)
     return clean and first.node.expr.is_symbol
+
+
+def refuse_unread_context(cell: nn.Module) -> None:
+    raise ArgumentError(
+        "the argument 'context' is passed, but the step does not take one.",
+        cell=place_of(cell),
+        came=f"a step that takes {signature_of(cell)}",
+        expected="(x, state, context) -> (output, next state)",
+        tries="give the step, or a cell inside of it, a third argument",
+    )

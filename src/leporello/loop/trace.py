@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,6 +26,7 @@ from leporello.loop.cell_tensors import (
     under_cell_lock,
 )
 from leporello.loop.clock import time
+from leporello.loop.context import context_leaves, plain_context, present_context
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.found_tensors import FindTensors, Found
@@ -38,8 +39,14 @@ from leporello.loop.port import Port, Role
 from leporello.loop.rowwise import why_rows_interact
 from leporello.loop.scripts import scripts_inlined
 from leporello.loop.state import Tree, leaf_names
-from leporello.loop.step import observed, place_of, state_names, take
-from leporello.loop.step_checks import refuse_before, refuse_outputs, refuse_shared_draw, refuse_states
+from leporello.loop.step import context_name, observed, place_of, state_names, take
+from leporello.loop.step_checks import (
+    refuse_before,
+    refuse_outputs,
+    refuse_shared_draw,
+    refuse_states,
+    refuse_unread_context,
+)
 from leporello.loop.trace_errors import UserLines, translated
 
 aten = torch.ops.aten
@@ -59,6 +66,10 @@ class _Leaves:
     present: list[bool]  # which leaves of the input are not None
     input_spec: Any
     state_spec: Any
+    contexts: list[tuple[str, Tensor]]  # of the call, which every step reads
+    shared: list[bool]  # which of them have no batch axis
+    context_present: list[bool]
+    context_spec: Any  # None without a context
     found: dict[str, Found]  # invariants that the cell does not register
 
 
@@ -75,15 +86,16 @@ class _Traced:
 
 
 @under_cell_lock
-def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> Loop:
+def trace(cell: nn.Module, x: Tree, state: Tree, context: Tree = None, *, rows: int | None = None) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 
     x, state   trees of tensors whose first axis is the batch. Only shapes, dtypes and devices matter, except for one
                numerical test that rows of the batch do not influence each other
+    context    what the call passes to every step, as a tree of tensors and `Shared`
     rows       the number of rows, for a step that depends on it; such a trace serves that number only
     """
-    leaves = _flat(cell, x, state)
-    refuse_before(cell, leaves.sequences, leaves.invariants, leaves.states)
+    leaves = _flat(cell, x, state, context)
+    refuse_before(cell, leaves.sequences, [*leaves.contexts, *leaves.invariants], leaves.states)
     family = FakeTensorFamily(feature_sizes=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
@@ -94,24 +106,29 @@ def trace(cell: nn.Module, x: Tree, state: Tree, *, rows: int | None = None) -> 
     ):
         traced, leaves = _traced_step(cell, leaves, family)
     loop = _loop(cell, leaves, family, traced)
-    return loop.replace(batch_interaction=_batch_interaction(cell, x, state, loop, leaves))
+    return loop.replace(batch_interaction=_batch_interaction(cell, x, state, context, loop, leaves))
 
 
-def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, loop: Loop, leaves: _Leaves) -> str | None:
+def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, context: Tree, loop: Loop, leaves: _Leaves) -> str | None:
     """Why rows influence each other, in a sentence; None if they do not.
 
     This runs the step on real tensors for the first time. Where it fails on what fake tensors do not show, such as
     mixed dtypes, the cell itself is run, so that the error has the user's line.
     """
     try:
-        return why_rows_interact(loop, leaves.sequences, leaves.states)
+        return why_rows_interact(loop, leaves.sequences, leaves.states, leaves.contexts)
     except Exception:  # what fake tensors do not notice, such as mixed dtypes
-        with translated(cell, leaves.sequences, leaves.states, loop.family), torch.no_grad():
+        with (
+            translated(cell, leaves.sequences, leaves.states, loop.family),
+            torch.no_grad(),
+            present_context(plain_context(context)),
+        ):
             take(cell, x, state)  # fails in the user's line
         raise
 
 
-def _flat(cell: nn.Module, x: Tree, state: Tree) -> _Leaves:
+def _flat(cell: nn.Module, x: Tree, state: Tree, context: Tree) -> _Leaves:
+    contexts = context_leaves(cell, context, context_name(cell))
     x_leaves, input_spec = pytree.tree_flatten(x)
     state_leaves, state_spec = pytree.tree_flatten(state)
     names = leaf_names(x, "x")
@@ -123,44 +140,68 @@ def _flat(cell: nn.Module, x: Tree, state: Tree) -> _Leaves:
         present=[leaf is not None for leaf in x_leaves],
         input_spec=input_spec,
         state_spec=state_spec,
+        contexts=[(leaf.name, leaf.tensor) for leaf in contexts],
+        shared=[leaf.shared for leaf in contexts],
+        context_present=[leaf is not None for leaf in pytree.tree_leaves(context)],
+        context_spec=None if context is None else pytree.tree_structure(context),
         found={},
     )
 
 
 def _all(leaves: _Leaves) -> list[tuple[str, Tensor]]:
-    return [*leaves.sequences, *leaves.invariants, *leaves.states]
+    return [*leaves.sequences, *leaves.contexts, *leaves.invariants, *leaves.states]
 
 
-def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Fake sequences, invariants and states: one of its own for every leaf, because a tensor that is passed twice must
-    not merge two leaves into one."""
+class _Fakes(NamedTuple):
+    """Fake tensors for the leaves of a step."""
 
-    def fakes(side: Sequence[tuple[str, Tensor]], rows: bool) -> list[Tensor]:
-        return [
-            family.tensor(leaf.shape[1:] if rows else leaf.shape, leaf.dtype, leaf.device, rows=rows)
-            for _, leaf in side
-        ]
-
-    return fakes(leaves.sequences, True), fakes(leaves.invariants, False), fakes(leaves.states, True)
+    sequences: list[Tensor]
+    contexts: list[Tensor]
+    invariants: list[Tensor]
+    states: list[Tensor]
 
 
-def _flat_step(cell: nn.Module, leaves: _Leaves, sequences: Any, invariants: Any, states: Any) -> tuple[Any, Any]:
+def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> _Fakes:
+    """One fake tensor for every leaf, because a tensor that is passed twice must not merge two leaves into one."""
+
+    def fake(leaf: Tensor, rows: bool) -> Tensor:
+        return family.tensor(leaf.shape[1:] if rows else leaf.shape, leaf.dtype, leaf.device, rows=rows)
+
+    return _Fakes(
+        [fake(leaf, True) for _, leaf in leaves.sequences],
+        [fake(leaf, not shared) for (_, leaf), shared in zip(leaves.contexts, leaves.shared, strict=True)],
+        [fake(leaf, False) for _, leaf in leaves.invariants],
+        [fake(leaf, True) for _, leaf in leaves.states],
+    )
+
+
+def _flat_step(cell: nn.Module, leaves: _Leaves, fakes: _Fakes) -> tuple[Any, Any]:
     """Run the step on flat leaves, and return the output as a tree and the next state as a list of leaves.
 
     Under autocast a state is cast back to the dtype it came in with.
     """
-    remaining = iter(sequences)
-    x = pytree.tree_unflatten([next(remaining) if there else None for there in leaves.present], leaves.input_spec)
-    state = pytree.tree_unflatten(list(states), leaves.state_spec)
-    instead = {id(leaf): value for (_, leaf), value in zip(leaves.invariants, invariants, strict=True)}
-    with tensors_replaced(cell, instead):
+    x = _unflattened(fakes.sequences, leaves.present, leaves.input_spec)
+    state = pytree.tree_unflatten(list(fakes.states), leaves.state_spec)
+    context = None
+    if leaves.context_spec is not None:
+        context = _unflattened(fakes.contexts, leaves.context_present, leaves.context_spec)
+    instead = {id(leaf): value for (_, leaf), value in zip(leaves.invariants, fakes.invariants, strict=True)}
+    with tensors_replaced(cell, instead), present_context(context) as present:
         before = tensors_of(cell)
         output, after = take(cell, x, state)
         refuse_replaced(cell, before)
+        if context is not None and not present.read:
+            refuse_unread_context(cell)
     after_leaves = pytree.tree_leaves(after)
     if torch.is_autocast_enabled(_device(leaves).type):
-        after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, states, strict=True)]
+        after_leaves = [new.to(old.dtype) for new, old in zip(after_leaves, fakes.states, strict=True)]
     return output, after_leaves
+
+
+def _unflattened(tensors: Sequence[Tensor], present: Sequence[bool], spec: Any) -> Tree:
+    """The tree of some leaves, with None where one is not present."""
+    remaining = iter(tensors)
+    return pytree.tree_unflatten([next(remaining) if there else None for there in present], spec)
 
 
 def _device(leaves: _Leaves) -> torch.device:
@@ -195,10 +236,13 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
     details: dict[str, Any] = {}
     draws: list[Draw] = []
     names = [name for name, _ in leaves.invariants]
-    sequences, invariants, states = _fake_leaves(leaves, family)
+    fakes = _fake_leaves(leaves, family)
     clock = family.tensor((1,), torch.int64, _device(leaves), rows=True)
-    shared = NoWrites(dict(zip(names, invariants, strict=True)))
-    finder = _finder(cell, leaves, family, invariants)
+    shared = NoWrites(
+        dict(zip([name for name, _ in leaves.contexts], fakes.contexts, strict=True))
+        | dict(zip(names, fakes.invariants, strict=True))
+    )
+    finder = _finder(cell, leaves, family, fakes.invariants)
 
     def note(draw: Draw) -> Tensor:
         own = draw.of_rows(family.rows)
@@ -206,20 +250,22 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         draws.append(own)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
-    def first(rows: Any, sequences: Any, clock: Any, invariants: Any, states: Any) -> list[Tensor]:
+    def first(rows: Any, sequences: Any, clock: Any, contexts: Any, invariants: Any, states: Any) -> list[Tensor]:
         with Drawing(note), shared, finder, time.at(clock):
-            return run(sequences, invariants, states)
+            return run(_Fakes(sequences, contexts, invariants, states))
 
-    def second(rows: Any, sequences: Any, clock: Any, invariants: Any, numbers: Any, states: Any) -> list[Tensor]:
+    def second(
+        rows: Any, sequences: Any, clock: Any, contexts: Any, invariants: Any, numbers: Any, states: Any
+    ) -> list[Tensor]:
         with replay(numbers), _finder(cell, leaves, family, invariants), time.at(clock):
-            return run(sequences, invariants, states)
+            return run(_Fakes(sequences, contexts, invariants, states))
 
-    def run(sequences: Any, invariants: Any, states: Any) -> list[Tensor]:
+    def run(fakes: _Fakes) -> list[Tensor]:
         with torch.enable_grad(), WithoutAssertions(), UserLines(), recording(), observed(cell) as named:
-            output, after = _flat_step(cell, leaves, sequences, invariants, states)
+            output, after = _flat_step(cell, leaves, fakes)
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
-        refuse_states(leaves.states, after, states)
+        refuse_states(leaves.states, after, fakes.states)
         refuse_outputs(names, output_leaves, family)
         present = tuple(isinstance(leaf, Tensor) for leaf in output_leaves)
         tensors = [leaf for leaf, there in zip(output_leaves, present, strict=True) if there]
@@ -227,16 +273,33 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         details.update(outputs=outputs, present=present, spec=spec, named=list(named))
         return [*tensors, *after, *named.values()]
 
-    module = family.traced(first, family.rows, sequences, clock, invariants, states, decompositions=_DECOMPOSITIONS)
+    module = family.traced(
+        first,
+        family.rows,
+        fakes.sequences,
+        clock,
+        fakes.contexts,
+        fakes.invariants,
+        fakes.states,
+        decompositions=_DECOMPOSITIONS,
+    )
     if finder.found:
         tensors = [*leaves.invariants, *((name, tensor) for name, (tensor, _) in finder.found.items())]
         found = leaves.found | {name: place for name, (_, place) in finder.found.items()}
         return _traced_step(cell, replace(leaves, invariants=tensors, found=found), family)
     if draws or shared.saw_writes:
         numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
-        sequences, invariants, states = _fake_leaves(leaves, family)
+        fakes = _fake_leaves(leaves, family)
         module = family.graph_of(
-            second, family.rows, sequences, clock, invariants, numbers, states, decompositions=_DECOMPOSITIONS
+            second,
+            family.rows,
+            fakes.sequences,
+            clock,
+            fakes.contexts,
+            fakes.invariants,
+            numbers,
+            fakes.states,
+            decompositions=_DECOMPOSITIONS,
         )
     return _Traced(module=module, draws=draws, **details), leaves
 
@@ -252,8 +315,8 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     constants = tidy(graph, traced.module, family)
     places = placeholders(graph)[1:]
     inputs = tuple(
-        _port(kind, name, node, rows=kind != "invariant", distribution=distribution)
-        for (kind, name, distribution), node in zip(_inputs(leaves, traced.draws, constants), places, strict=True)
+        _port(kind, name, node, **options)
+        for (kind, name, options), node in zip(_inputs(leaves, traced.draws, constants), places, strict=True)
     )
     results = graph_results(graph)
     ends = len(traced.outputs), len(traced.outputs) + len(leaves.states)
@@ -279,15 +342,20 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     )
 
 
-def _inputs(leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor]) -> list[tuple[str, str, str | None]]:
-    """Kind, name and distribution of each placeholder, in order."""
+def _inputs(
+    leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor]
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Kind and name of each placeholder, and other arguments of `_port`, in order."""
+    held = {"rows": False}
+    contexts = zip(leaves.contexts, leaves.shared, strict=True)
     return [
-        *(("sequence", name, None) for name, _ in leaves.sequences),
-        ("sequence", CLOCK, None),
-        *(("invariant", name, None) for name, _ in leaves.invariants),
-        *(("draw", f"draw{index}", draw.distribution) for index, draw in enumerate(draws)),
-        *(("state", name, None) for name, _ in leaves.states),
-        *(("invariant", name, None) for name in constants),
+        *(("sequence", name, {}) for name, _ in leaves.sequences),
+        ("sequence", CLOCK, {"role": Role.TIME}),
+        *(("invariant", name, {"rows": not shared, "role": Role.CONTEXT}) for (name, _), shared in contexts),
+        *(("invariant", name, held) for name, _ in leaves.invariants),
+        *(("draw", f"draw{index}", {"distribution": draw.distribution}) for index, draw in enumerate(draws)),
+        *(("state", name, {}) for name, _ in leaves.states),
+        *(("invariant", name, held) for name in constants),
     ]
 
 
@@ -308,8 +376,15 @@ def _without_unread(
     return tuple(port for port, _ in kept), [node for _, node in kept]
 
 
-def _port(kind: Any, name: str, node: fx.Node, *, rows: bool = True, distribution: str | None = None) -> Port:
+def _port(
+    kind: Any,
+    name: str,
+    node: fx.Node,
+    *,
+    rows: bool = True,
+    distribution: str | None = None,
+    role: Role = Role.INPUT,
+) -> Port:
     value = node.meta["val"]
     shape = tuple(value.shape[1:] if rows else value.shape)
-    role = Role.TIME if (kind, name) == ("sequence", CLOCK) else Role.INPUT
     return Port(kind, name, shape, value.dtype, value.device, rows, distribution, role)

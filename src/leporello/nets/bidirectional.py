@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from leporello.call.arguments import checked_call, repacked
+from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
@@ -40,9 +40,15 @@ class Bidirectional(nn.Module):
         self.batch_first = batch_first
 
     def forward(
-        self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        context: Tree = None,
     ) -> tuple[Tree, Tree]:
-        """Outputs (length, batch, both features) and the pair of final states."""
+        """Outputs (length, batch, both features) and the pair of final states; both cells read the context."""
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ArgumentError(
                 "the argument 'state' is no pair.",
@@ -55,14 +61,12 @@ class Bidirectional(nn.Module):
 
             call = common_call(inputs, lengths, resets, ArgumentAxes(batch_first=self.batch_first))
         else:
-            call = checked_call(
-                self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
-            )
-        ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets)
+            call = self._checked(inputs, first, lengths, resets, context)
+        ahead, after = self.ahead(call.inputs, first, lengths=call.lengths, resets=call.resets, context=context)
         order = _reversed_order(call.length, call.batch, call.lengths, call.device)
         turned = map_leaves(lambda leaf: _along_time(leaf, order), call.inputs)
         borders = None if call.resets is None else _borders(call.resets, order)
-        back, before = self.back(turned, second, lengths=call.lengths, resets=borders)
+        back, before = self.back(turned, second, lengths=call.lengths, resets=borders, context=context)
         outputs = _joined(ahead, map_leaves(lambda leaf: _along_time(leaf, order), back))
         if isinstance(inputs, PackedSequence):
             outputs = repacked(outputs, inputs)
@@ -73,13 +77,31 @@ class Bidirectional(nn.Module):
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.ahead.initial_state(batch, **options), self.back.initial_state(batch, **options)
 
-    def fold(self, inputs: Tree, state: Tree = None, *, lengths: Any = None, resets: Tensor | None = None) -> BothWays:
+    def _checked(self, inputs: Tree, state: Tree, lengths: Any, resets: Any, context: Tree) -> Call:
+        """The call of the network from the beginning."""
+        return checked_call(
+            self.ahead.cell,
+            inputs,
+            state,
+            lengths=lengths,
+            resets=resets,
+            context=context,
+            batch_first=self.batch_first,
+        )
+
+    def fold(
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        context: Tree = None,
+    ) -> BothWays:
         """Both loops of a call, to be drawn together: `net.fold(inputs).unfold(3).svg()`."""
         first, second = (None, None) if state is None else state
-        call = checked_call(
-            self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
-        )
-        arguments = {"lengths": call.lengths, "resets": call.resets}
+        call = self._checked(inputs, first, lengths, resets, context)
+        arguments = {"lengths": call.lengths, "resets": call.resets, "context": context}
         return BothWays(
             self.ahead.fold(call.inputs, first, **arguments), self.back.fold(call.inputs, second, **arguments)
         )
@@ -91,14 +113,14 @@ class Bidirectional(nn.Module):
         *,
         lengths: Any = None,
         resets: Tensor | None = None,
+        context: Tree = None,
         passes: bool = False,
     ) -> str:
         """What `Recurrent.explain` says of both networks."""
         first, second = (None, None) if state is None else state
-        call = checked_call(
-            self.ahead.cell, inputs, first, lengths=lengths, resets=resets, batch_first=self.batch_first
-        )
+        call = self._checked(inputs, first, lengths, resets, context)
         arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets, "passes": passes}
+        arguments["context"] = context
         return (
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)

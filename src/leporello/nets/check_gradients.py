@@ -15,6 +15,7 @@ from leporello.call.arguments import Call, checked_call
 from leporello.call.inputs import is_floating
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
+from leporello.loop.context import context_of
 from leporello.loop.found_tensors import ReadInstead, found_in
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.nets.plain_loop import plain_loop
@@ -134,6 +135,7 @@ def _on_new_leaves(call: Call, function: Callable[[Tensor], Tensor], of_inputs: 
         return function(leaf.detach()).clone().requires_grad_(requires)
 
     inputs, state = map_leaves(lambda leaf: new(leaf, of_inputs), call.inputs), map_leaves(new, call.state)
+    contexts = [replace(leaf, tensor=new(leaf.tensor, of_inputs)) for leaf in call.contexts]
     names = [name for name, _ in call.states]
     return replace(
         call,
@@ -141,6 +143,8 @@ def _on_new_leaves(call: Call, function: Callable[[Tensor], Tensor], of_inputs: 
         state=state,
         targets=None if call.targets is None else function(call.targets.detach()),
         initial=None if call.initial is None else map_leaves(function, call.initial),
+        context=context_of(contexts, call.context),
+        contexts=contexts,
         sequences=[
             pair for pair in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if pair[1] is not None
         ],
@@ -179,6 +183,7 @@ class _Side:
         values |= {f"final {name}": leaf for (name, _), leaf in zip(self.call.states, leaves_of(final), strict=False)}
         values = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         sources = {name: leaf for name, leaf in (*self.call.sequences, *self.call.states) if leaf.requires_grad}
+        sources |= {leaf.name: leaf.tensor for leaf in self.call.contexts if leaf.tensor.requires_grad}
         sources |= {name: p for name, p in self.net.cell.named_parameters() if p.requires_grad}
         sources |= {name: tensor for name, tensor in self.found.items() if tensor.requires_grad}
         differentiable = [value for value in values.values() if value.requires_grad]

@@ -27,12 +27,14 @@ def fold(
     *,
     loss: Callable[[Any, Any], Tensor] | None = None,
     target: Tree = None,
+    context: Tree = None,
     **arguments: Any,
 ) -> FoldedLoop:
     """The graph of one step with its delays.
 
     cell       a cell with the input `x` of one step, (batch, ...); or one of our modules with the arguments of its call
     state      the state of one step; by default the cell's initial state
+    context    tensors that every step reads, as its third argument
     loss       loss(output, target) -> a loss per row or a scalar: adds L and y to the loop
     target     an example of y, one step's target; by default like the output
 
@@ -49,17 +51,17 @@ def fold(
             else "fold its parts: net.nets[0]",
         )
     if isinstance(cell, (Recurrent, Summary)):
-        loop = cell.fold(x, state, **arguments)
+        loop = cell.fold(x, state, context=context, **arguments)
     else:
-        loop = _folded_cell(as_module(cell), x, state, **arguments)
+        loop = _folded_cell(as_module(cell), x, state, context, **arguments)
     return loop if loss is None else FoldedLoop.of(with_loss(loop, loss, target))
 
 
-def _folded_cell(cell: Any, x: Tree, state: Tree, **arguments: Any) -> FoldedLoop:
+def _folded_cell(cell: Any, x: Tree, state: Tree, context: Tree, **arguments: Any) -> FoldedLoop:
     if arguments:
         raise ArgumentError(
             f"folding a cell takes no argument '{next(iter(arguments))}'.",
             tries="fold the module: lp.fold(lp.Recurrent(cell), inputs, ...)",
         )
-    call = checked_call(cell, x, state, one_step=True)
-    return FoldedLoop.of(trace(cell, x, call.state))
+    call = checked_call(cell, x, state, context=context, one_step=True)
+    return FoldedLoop.of(trace(cell, x, call.state, context))

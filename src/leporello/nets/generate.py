@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.plan_cache import keep, prepared
-from leporello.call.values import Extra
+from leporello.call.values import Extra, extra_values
 from leporello.engine import autograd
 from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Full
@@ -42,6 +42,8 @@ def generate(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
     forced: bool = True,
+    context: Tree = None,
+    time: Any = None,
 ) -> tuple[Tensor, Tree]:
     """Tokens that a network writes, int64 (steps, batch), or (batch, steps) if batch_first, and the state after them.
 
@@ -59,6 +61,9 @@ def generate(
     generator     of the random numbers; by default torch's own
     forced        for a cell with feedback as large as the logits: each token is fed back as a one-hot vector, just as
                   forcing feeds back targets; False: what the cell itself feeds back
+
+    context       tensors that every step reads, as in a call
+    time          the number of the first step, for cells that read `lp.time()`: 0 by default
 
     To go on, pass tokens[-1] and the state: on the CPU two calls write what one call writes, unless rounding decides
     between two tokens. No gradients; another temperature, k or p needs no new trace and no new kernel.
@@ -78,7 +83,7 @@ def generate(
     """
     choosing = Choosing(temperature, top_k, top_p)
     with torch.no_grad():
-        call = _understood(net, token, state, steps)
+        call = _understood(net, token, state, steps, context, time)
         sampler = sampler_of(net, call, steps * call.batch, choosing, forced=forced)
         _refuse_no_token(token, sampler.size)
         tokens, leaves = sampler.sample(token.long(), call, steps, choosing, generator)
@@ -89,7 +94,7 @@ def generate(
 # ---- what is wrong, in the user's words
 
 
-def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
+def _understood(net: Any, token: Any, state: Tree, steps: Any, context: Tree, time: Any) -> Call:
     if not isinstance(net, Recurrent):
         raise ArgumentError("the argument 'net' is no network.", came=type(net).__name__, expected="lp.Recurrent")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
@@ -102,7 +107,7 @@ def _understood(net: Any, token: Any, state: Tree, steps: Any) -> Call:
             tries="torch.tensor([0]) for a batch of one",
         )
     first = torch.zeros_like(token, dtype=torch.int64)  # a trace tries the step: numbers are looked at when it is known
-    return checked_call(net.cell, first, detach(state), one_step=True)
+    return checked_call(net.cell, first, detach(state), context=context, time=time, one_step=True)
 
 
 def _refuse_no_token(token: Tensor, size: int) -> None:
@@ -193,6 +198,7 @@ class Sampler:
         tokens: list[Tensor] = []
         for start in range(0, steps, window):
             length = min(window, steps - start)
+            extra |= extra_values(replace(call, length=length, begin=call.begin + start), plan.loop)
             extra[Role.TOKEN, None] = token
             if noise is not None:
                 extra[Role.NOISE, None] = uniform_noise(length, batch, self.size, dtype, call.device, generator)

@@ -158,7 +158,7 @@ class Online:
         if x is None:
             device = self._last.cached.device if self._last is not None else torch.device("cpu")
             return (autocast_mode(device), self.net.engine)
-        return signature(x, None, None, None, self.net.engine, self.method, one_step=True)
+        return signature(x, None, None, None, None, self.net.engine, self.method, one_step=True)
 
     def _call(self, x: Tree) -> Call:
         """The call of one step, on a detached state; the leaves of a learned one require a gradient all the same."""

@@ -17,6 +17,7 @@ from leporello.call.arguments import Call
 from leporello.engine.state_gradient import ALL, Passing, requiring_gradient, with_clipped_gradient
 from leporello.loop.cell import Cell
 from leporello.loop.clock import time as clock
+from leporello.loop.context import plain_context, present_context
 from leporello.loop.draws import replay
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.loop.step import state_names, take
@@ -59,7 +60,8 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
             state = _chosen(there, initial, state)
         numbers = replay([draw[time] for draw in draws]) if draws is not None else nullcontext()
-        with numbers, clock.at(torch.as_tensor(call.begin + time, device=call.device)):
+        number = torch.as_tensor(call.begin + time, device=call.device)
+        with numbers, clock.at(number), present_context(plain_context(call.context)):
             output, state = take(cell, _cloned(x), _cloned(state))
         if call.targets is not None:
             state = _forced(cell, state, str(leaf), call, time)

@@ -80,6 +80,7 @@ class Recurrent(nn.Module):
         steps: int | None = None,
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
+        context: Tree = None,
         gradient: Method | None = None,
     ) -> tuple[Tree, Tree]:
         """Outputs and final state.
@@ -93,24 +94,25 @@ class Recurrent(nn.Module):
         steps     the length, for a call without inputs
         draws     random numbers to use instead of fresh ones, as `draw` gives them
         time      the number of the first step, for cells that read `lp.time()`: 0 by default; or one per row
+        context   tensors that every step reads as its third argument: (batch, ...), a tree of such tensors, or
+                  lp.shared(tensor) for one without a batch axis
         gradient  how the gradients of this call are computed; by default as the network says
         """
         if gradient is not None:
             refuse_no_method(gradient)
         if torch.compiler.is_dynamo_compiling():
-            return _graph_call(
-                self, inputs, state, lengths, resets, targets, forcing, draws, steps, time=time, gradient=gradient
-            )
+            arguments = (inputs, state, lengths, resets, targets, forcing, draws, steps)
+            return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
         if targets is None and forcing is None and steps is None and draws is None and time is None:
-            key = signature(inputs, state, lengths, resets, self.engine, gradient)
+            key = signature(inputs, state, lengths, resets, context, self.engine, gradient)
             cached = self._cached(key)
             if cached is not None:
                 if self.batch_first:
-                    results = cached.run(time_first(inputs), state, lengths, time_first(resets))
+                    results = cached.run(time_first(inputs), state, lengths, time_first(resets), context)
                 else:
-                    results = cached.run(inputs, state, lengths, resets)
+                    results = cached.run(inputs, state, lengths, resets, context)
         if results is None:
             call = self._checked(
                 inputs,
@@ -122,6 +124,7 @@ class Recurrent(nn.Module):
                 steps=steps,
                 draws=draws,
                 time=time,
+                context=context,
             )
             results = self._run(call, gradient=gradient, key=key)
             if call.packed is not None:
@@ -140,19 +143,30 @@ class Recurrent(nn.Module):
         forcing: Any = None,
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
+        context: Tree = None,
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
-            return _graph_call(self, x, state, None, reset, target, forcing, draws, time=time, one_step=True)
+            arguments = (x, state, None, reset, target, forcing, draws)
+            return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
         if reset is None and target is None and forcing is None and draws is None and time is None:
-            key = signature(x, state, None, None, self.engine, self.gradient, one_step=True)
+            key = signature(x, state, None, None, context, self.engine, self.gradient, one_step=True)
             cached = self._cached(key)
-            results = None if cached is None else cached.step(x, state)
+            results = None if cached is None else cached.step(x, state, context)
             if results is not None:
                 return results
         call = checked_call(
-            self.cell, x, state, resets=reset, targets=target, forcing=forcing, draws=draws, time=time, one_step=True
+            self.cell,
+            x,
+            state,
+            resets=reset,
+            targets=target,
+            forcing=forcing,
+            draws=draws,
+            time=time,
+            context=context,
+            one_step=True,
         )
         output, state = self._run(call, key=key)
         return map_tensors(lambda leaf: leaf.squeeze(0), output), state

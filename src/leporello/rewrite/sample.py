@@ -74,7 +74,7 @@ def sample(
 
 def _tokens_and_logits(loop: Loop) -> tuple[Port, Port, int]:
     """The one input, class indices; the one output, logits; and the number of classes. Other Loops are refused."""
-    read = [port for port in loop.inputs if port.kind == "sequence"]
+    read = [port for port in loop.inputs if port.kind == "sequence" and port.role is not Role.TIME]
     outputs = [port for port in loop.outputs if port.kind == "sequence"]
     expected = "one input, int64 [rows]: classes; one output [rows, size]: logits"
     if [(port.dtype, port.shape) for port in read] != [(torch.int64, ())]:

@@ -23,6 +23,7 @@ from leporello.gradient import RTRL, UORO, Checkpointed, Full, RandomTruncated, 
 from leporello.loop.cell import Cell, named
 from leporello.loop.clock import time
 from leporello.loop.context import shared
+from leporello.loop.draws import once
 from leporello.loop.state import detach, rows, to
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
@@ -76,6 +77,7 @@ __all__ = [
     "fold",
     "generate",
     "named",
+    "once",
     "online",
     "record",
     "stream",

@@ -66,7 +66,7 @@ def walked(
     for time, x in enumerate(inputs):
         state = map_leaves(lambda leaf: leaf + torch.zeros_like(leaf, requires_grad=True), state)
         states.append(state)
-        with replay([draw[time] for draw in draws]) if draws else nullcontext():
+        with replay(draws, time) if draws else nullcontext():
             output, state = take(net.cell, x, state)
         outputs.append(output)
     return outputs, [*states, state]

@@ -32,7 +32,7 @@ def differences(net, inputs: Tensor, draws: list[Tensor], time: int) -> Tensor:
                         leaf.flatten(1)[:, number] += way
                     return leaf
 
-                with replay([draw[time] for draw in draws]), torch.no_grad():
+                with replay(draws, time), torch.no_grad():
                     _, after = take(net.cell, inputs[time], map_leaves(moved, state))
                 ends.append(torch.cat([leaf.flatten(1) for leaf in leaves_of(after)], 1))
             columns.append((ends[0] - ends[1]) / (2 * SMALL))

@@ -143,9 +143,9 @@ def test_what_is_wrong_with_it_is_said(context, words):
 
 
 def test_a_step_that_takes_none_is_told_so():
-    with pytest.raises(ArgumentError, match="(?s)'context' is passed, but the step does not take one.*third argument"):
+    with pytest.raises(ArgumentError, match=r"(?s)'context' is passed, but the step does not take one.*third argument"):
         lp.Recurrent(lp.GRU(3, 4))(X, context=torch.zeros(5, 4))
-    with pytest.raises(ArgumentError, match="lp.shared takes a tensor"):
+    with pytest.raises(ArgumentError, match=r"lp\.shared takes a tensor"):
         lp.shared([1.0])
 
 

@@ -279,7 +279,10 @@ def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) ->
 
     ports   the draws of the step
     """
-    wanted = [f"{port.distribution} {dtype_name(port.dtype)} {(length, batch, *port.shape)}" for port in ports]
+    shapes = [port.shape_of(length, batch) for port in ports]
+    wanted = [
+        f"{port.distribution} {dtype_name(port.dtype)} {shape}" for port, shape in zip(ports, shapes, strict=True)
+    ]
     expected = ", ".join(wanted) or "none: this step draws no random numbers"
     if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):
         raise ArgumentError(
@@ -289,11 +292,8 @@ def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) ->
             tries="net.draw(inputs, ...) makes them",
         )
     for index, (draw, port) in enumerate(zip(draws, ports, strict=True)):
-        fits = isinstance(draw, Tensor) and (tuple(draw.shape), draw.dtype, draw.device) == (
-            (length, batch, *port.shape),
-            port.dtype,
-            port.device,
-        )
+        form = (shapes[index], port.dtype, port.device)
+        fits = isinstance(draw, Tensor) and (tuple(draw.shape), draw.dtype, draw.device) == form
         if not fits:
             where = f" on {draw.device}" if isinstance(draw, Tensor) and draw.device != port.device else ""
             raise ArgumentError(

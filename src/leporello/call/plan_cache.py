@@ -194,7 +194,7 @@ def _wanted(loop: Loop, call: Call) -> tuple[bool, ...]:
         value = named[port.kind][port.name] if port.has_default_role else extra[extra_key(port)]
         return value.requires_grad
 
-    return tuple(port.kind != "draw" and requires_grad(port) for port in loop.inputs)
+    return tuple(not port.is_drawn and requires_grad(port) for port in loop.inputs)
 
 
 def detached_for(call: Call, gradient: Method) -> Call:

@@ -47,7 +47,7 @@ def gather_call(gather: Gather, loop: Loop, call: Call) -> list[Tensor]:
     """The values of the loop's inputs for a checked call, by a gather function of the loop; draws are checked here."""
     draws = None
     if call.draws is not None:
-        ports = [port for port in loop.inputs if port.kind == "draw"]
+        ports = [port for port in loop.inputs if port.is_drawn]
         draws = checked_draws(call.draws, ports, call.length, call.batch)
     sequences, states = [leaf for _, leaf in call.sequences], [leaf for _, leaf in call.states]
     return gather(sequences, states, extra_values(call, loop), draws, call.length, call.batch)
@@ -64,18 +64,18 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
     draws               random numbers in the order of the loop's draws; None for fresh ones
     """
     names: dict[str, Any] = {"fresh_draw": fresh_draw, "planes_of": planes_of}
-    draws = [port for port in loop.inputs if port.kind == "draw"]
+    draws = [port for port in loop.inputs if port.is_drawn]
     expressions = []
     for port in loop.inputs:
-        if not port.has_default_role:
+        if port.is_drawn:
+            name, index = _named(port, names), draws.index(port)
+            value = f"(fresh_draw({name}, length, batch) if draws is None else draws[{index}])"
+        elif not port.has_default_role:
             value = f"extra[{_named(extra_key(port), names)}]"
         elif port.kind == "sequence":
             value = f"sequences[{sequences.index(port.name)}]"
         elif port.kind == "state":
             value = f"states[{states.index(port.name)}]"
-        elif port.kind == "draw":
-            name, index = _named(port, names), draws.index(port)
-            value = f"(fresh_draw({name}, length, batch) if draws is None else draws[{index}])"
         else:
             value = _invariant(port, loop, names)
         if port.planes and port.name not in loop.constants:
@@ -128,9 +128,10 @@ def _resolved(port: Port) -> str:
 
 
 def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
-    """Random numbers of a draw's distribution for all steps and rows, (length, batch, ...)."""
+    """Random numbers of a draw's distribution for all steps and rows, (length, batch, ...); without the length where
+    all steps share them."""
     make = torch.rand if port.distribution == "uniform" else torch.randn
-    return make((length, batch, *port.shape), dtype=port.dtype, device=port.device)
+    return make(port.shape_of(length, batch), dtype=port.dtype, device=port.device)
 
 
 def extra_key(port: Port) -> tuple[Role, str | None]:

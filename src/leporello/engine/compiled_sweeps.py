@@ -149,15 +149,9 @@ def _own_memory(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Ten
 # ---- what tracing needs: fake results, and the derivative
 
 
-def shape_of(port: Port, length: Any, batch: Any) -> tuple[Any, ...]:
-    """The shape of an input or output, for a length and a batch."""
-    rows = (batch,) if port.rows else ()
-    return (length, *rows, *port.shape) if port.kind in ("sequence", "draw") else (*rows, *port.shape)
-
-
 def _empty(port: Port, length: Any, batch: Any, like: Sequence[Tensor]) -> Tensor:
     device = like[0].device if like else port.device
-    return torch.empty(shape_of(port, length, batch), dtype=port.dtype, device=device)
+    return torch.empty(port.shape_of(length, batch), dtype=port.dtype, device=device)
 
 
 def _fake_plain(name: str, length: Any, batch: Any, values: list[Tensor]) -> list[Tensor]:

@@ -6,9 +6,10 @@ One table serves the trace, where draws are placeholders, and the replay of a pl
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,16 +20,21 @@ from leporello.errors import UntraceableStep
 from leporello.loop.fake_tensors import plain_operators
 
 aten = torch.ops.aten
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers that one operator needs: their distribution, full shape, dtype and device."""
+    """The random numbers that one operator needs: their distribution, full shape, dtype and device.
+
+    once   whether all steps of a call have the same numbers
+    """
 
     distribution: str  # "uniform" on [0, 1), or "normal"
     shape: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
+    once: bool = False
 
     def of_rows(self, rows: Any) -> Draw:
         """The same numbers with the rows in front, where they are merged with the axis behind them.
@@ -40,6 +46,33 @@ class Draw:
             return self
         times = first.node.expr / rows.node.expr
         return replace(self, shape=(rows, int(times), *self.shape[1:])) if times.is_Integer else self
+
+
+class _Once(threading.local):
+    """Whether `once` is running in this thread."""
+
+    running = False
+
+
+_once = _Once()
+
+
+def once(function: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """function(*args, **options), whose random numbers are drawn once a call, and are the same at every step.
+
+    Weights dropped for a whole sequence, and a dropout mask that a row keeps:
+
+    >>> weight = once(nn.functional.dropout, self.W.weight, 0.5, self.training)              # doctest: +SKIP
+    >>> mask = once(lambda: torch.bernoulli(torch.full_like(h, 0.9)) / 0.9)                  # doctest: +SKIP
+
+    Each call draws anew, and `net.step` is a call: pass `draws` to keep them. A cell that is called by hand draws at
+    every step.
+    """
+    before, _once.running = _once.running, True
+    try:
+        return function(*args, **options)
+    finally:
+        _once.running = before
 
 
 def fresh(draw: Draw) -> Tensor:
@@ -167,7 +200,7 @@ class Drawing(TorchDispatchMode):
 def _value_of_draw(rule: Rule, source: Callable[[Draw], Tensor], func: Any, args: Any, kwargs: Any) -> Any:
     with torch._C.DisableTorchFunction():
         shape_dtype_device = _draw_shape(func, args, kwargs)
-        value = rule.value(source(Draw(rule.distribution, *shape_dtype_device)), *args, **kwargs)
+        value = rule.value(source(Draw(rule.distribution, *shape_dtype_device, _once.running)), *args, **kwargs)
         return args[0].copy_(value) if rule.in_place else value
 
 
@@ -185,12 +218,16 @@ def _draw_shape(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tor
     return tuple(shape), dtype if dtype.is_floating_point else torch.float32, device
 
 
-def replay(draws: Sequence[Tensor]) -> Drawing:
-    """A mode in which random operators take these numbers, in the order in which the operators run."""
+def replay(draws: Sequence[Tensor], time: int | None = None) -> Drawing:
+    """A mode in which random operators take these numbers, in the order in which the operators run.
+
+    time   the step, where the numbers are those of all steps
+    """
     remaining: Iterator[Tensor] = iter(draws)
 
     def numbers(draw: Draw) -> Tensor:
         value = next(remaining)
+        value = value if time is None or draw.once else value[time]
         return value if value.dim() == len(draw.shape) else value.reshape(draw.shape)  # with rows merged: `of_rows`
 
     return Drawing(numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Role(Enum):
     # Roles of what a call, a rewrite or a gradient adds.
     TIME = "time"  # the number of the step
     CONTEXT = "context"  # a tensor of the call that every step reads
+    ONE_DRAW = "one_draw"  # random numbers that all steps of a call share
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step
@@ -104,6 +105,16 @@ class Port:
     def is_added(self) -> bool:
         """Whether a call or a rewrite added it: neither the user's step nor the user's loss has it."""
         return self.role not in _FROM_THE_USER
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it holds random numbers: of each step, or of the whole call."""
+        return self.kind == "draw" or self.role is Role.ONE_DRAW
+
+    def shape_of(self, length: Any, batch: Any) -> tuple[Any, ...]:
+        """The shape of its value for a call: steps in front where it has one value a step, then rows."""
+        steps = (length,) if self.kind in ("sequence", "draw") else ()
+        return (*steps, *((batch,) if self.rows else ()), *self.shape)
 
     @property
     def key(self) -> PortKey:

@@ -19,6 +19,7 @@ from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
 from leporello.loop.trace_errors import line_text
 
+OF_THE_CALL = (Role.CONTEXT, Role.ONE_DRAW)  # invariants that the cell does not hold
 _ROWS = 3  # of the numerical test
 _TOLERANCE = {  # relative to the largest value: products of one row and of three are summed in another order
     torch.float64: 1e-9,
@@ -86,7 +87,7 @@ def _differs_alone(loop: Loop, sequences: Named, states: Named, contexts: Named)
     """
     kinds = (("sequence", sequences), ("state", states), ("invariant", contexts))
     examples = {(kind, name): leaf for kind, leaves in kinds for name, leaf in leaves}
-    held = [port for port in loop.inputs if port.kind == "invariant" and port.role is not Role.CONTEXT]
+    held = [port for port in loop.inputs if port.kind == "invariant" and port.role not in OF_THE_CALL]
     if any(loop.invariant(port.name) is None for port in held):
         return None
     values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
@@ -112,10 +113,10 @@ def _example(loop: Loop, port: Port, traced_with: Tensor | None) -> Tensor:
     if port.role is Role.CONTEXT and not port.rows:
         assert traced_with is not None
         return traced_with.detach()
-    if port.kind == "invariant" and port.role is not Role.CONTEXT:
+    if port.kind == "invariant" and port.role not in OF_THE_CALL:
         return loop.invariant(port.name)  # type: ignore[return-value]
     numbers = torch.Generator().manual_seed(len(port.name))
-    size = (_ROWS, *port.shape)
+    size = (_ROWS, *port.shape) if port.rows else port.shape
     if traced_with is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
         return traced_with.detach()[torch.arange(_ROWS) % traced_with.shape[0]]
     make = torch.rand if port.distribution == "uniform" else torch.randn

@@ -175,7 +175,7 @@ def refuse_outputs(names: Sequence[str], outputs: Sequence[Any], family: FakeTen
                 expected="tensors [batch, ...], or tuples and dicts of them, or None",
                 tries="leave out of the output what is no tensor",
             )
-        if not _has_batch(leaf, family):
+        if not has_batch(leaf, family):
             raise ArgumentError(
                 f"the output '{name}' has no batch axis in front.",
                 came=described(leaf),
@@ -186,17 +186,19 @@ def refuse_outputs(names: Sequence[str], outputs: Sequence[Any], family: FakeTen
 
 def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
     """Refuse random numbers that rows share."""
-    if not _has_batch(draw, family):
+    if not has_batch(draw, family):
         sizes = ", ".join(str(size) if isinstance(size, int) else "batch" for size in draw.shape)
         raise UntraceableStep(
             "the step draws random numbers that have no batch axis in front.",
             came=f"{draw.distribution} numbers [{sizes}]",
             expected="[batch, ...]: each row its own",
-            tries="draw with torch.rand_like(x), torch.randn_like(h) or torch.randn(x.shape[0], n)",
+            tries="draw with torch.rand_like(x), torch.randn_like(h) or torch.randn(x.shape[0], n); what is drawn once "
+            "for all steps may have any shape: lp.once(torch.randn, n)",
         )
 
 
-def _has_batch(value: Any, family: FakeTensorFamily) -> bool:
+def has_batch(value: Any, family: FakeTensorFamily) -> bool:
+    """Whether the first axis of a tensor, or of a draw, is the batch."""
     if not len(value.shape):
         return False
     if family.batch_is_concrete():  # the batch is a plain number in this trace

@@ -41,6 +41,7 @@ from leporello.loop.scripts import scripts_inlined
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import context_name, observed, place_of, state_names, take
 from leporello.loop.step_checks import (
+    has_batch,
     refuse_before,
     refuse_outputs,
     refuse_shared_draw,
@@ -246,7 +247,8 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
 
     def note(draw: Draw) -> Tensor:
         own = draw.of_rows(family.rows)
-        refuse_shared_draw(own, family)
+        if not draw.once:
+            refuse_shared_draw(own, family)
         draws.append(own)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
@@ -288,7 +290,10 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         found = leaves.found | {name: place for name, (_, place) in finder.found.items()}
         return _traced_step(cell, replace(leaves, invariants=tensors, found=found), family)
     if draws or shared.saw_writes:
-        numbers = [family.tensor(draw.shape[1:], draw.dtype, draw.device, rows=True) for draw in draws]
+        numbers = [
+            family.tensor(draw.shape[rows:], draw.dtype, draw.device, rows=rows)
+            for draw, rows in ((draw, has_batch(draw, family)) for draw in draws)
+        ]
         fakes = _fake_leaves(leaves, family)
         module = family.graph_of(
             second,
@@ -316,7 +321,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     places = placeholders(graph)[1:]
     inputs = tuple(
         _port(kind, name, node, **options)
-        for (kind, name, options), node in zip(_inputs(leaves, traced.draws, constants), places, strict=True)
+        for (kind, name, options), node in zip(_inputs(leaves, traced.draws, constants, family), places, strict=True)
     )
     results = graph_results(graph)
     ends = len(traced.outputs), len(traced.outputs) + len(leaves.states)
@@ -343,7 +348,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
 
 
 def _inputs(
-    leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor]
+    leaves: _Leaves, draws: list[Draw], constants: Mapping[str, Tensor], family: FakeTensorFamily
 ) -> list[tuple[str, str, dict[str, Any]]]:
     """Kind and name of each placeholder, and other arguments of `_port`, in order."""
     held = {"rows": False}
@@ -353,10 +358,17 @@ def _inputs(
         ("sequence", CLOCK, {"role": Role.TIME}),
         *(("invariant", name, {"rows": not shared, "role": Role.CONTEXT}) for (name, _), shared in contexts),
         *(("invariant", name, held) for name, _ in leaves.invariants),
-        *(("draw", f"draw{index}", {"distribution": draw.distribution}) for index, draw in enumerate(draws)),
+        *(_draw_input(index, draw, family) for index, draw in enumerate(draws)),
         *(("state", name, {}) for name, _ in leaves.states),
         *(("invariant", name, held) for name in constants),
     ]
+
+
+def _draw_input(index: int, draw: Draw, family: FakeTensorFamily) -> tuple[str, str, dict[str, Any]]:
+    name, options = f"draw{index}", {"distribution": draw.distribution}
+    if not draw.once:
+        return "draw", name, options
+    return "invariant", name, options | {"rows": has_batch(draw, family), "role": Role.ONE_DRAW}
 
 
 def _without_unread(
@@ -369,7 +381,8 @@ def _without_unread(
     graph.output_node().args = (tuple(results),)
     graph.eliminate_dead_code()
     pairs = list(zip(inputs, places, strict=True))
-    unread = [n for p, n in pairs if (p.kind == "invariant" or p.role is Role.TIME) and not n.users]
+    held = [(p, n) for p, n in pairs if (p.kind == "invariant" and not p.is_drawn) or p.role is Role.TIME]
+    unread = [n for _, n in held if not n.users]
     kept = [(p, n) for p, n in pairs if n not in unread]
     for node in unread:
         graph.erase_node(node)

@@ -74,9 +74,12 @@ class Unfolding:
         remaining = {
             "sequence": iter(sequences),
             "state": iter(states),
-            "draw": iter(self._fresh_draws(batch) if draws is None else draws),
         }
-        values = [self._value(port, batch, remaining, given or {}) for port in self.loop.inputs]
+        drawn = [port for port in self.loop.inputs if port.is_drawn]
+        given = dict(given or {}) | dict(
+            zip([port.name for port in drawn], self._fresh_draws(drawn, batch) if draws is None else draws, strict=True)
+        )
+        values = [self._value(port, batch, remaining, given) for port in self.loop.inputs]
         named = self._by_name(self._evaluated(batch, values))
         outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
         finals = {
@@ -158,12 +161,10 @@ class Unfolding:
         dtype = sequences[0].dtype if floats else None
         return module.initial_state(sequences[0].shape[1] if sequences else 1, dtype=dtype)  # type: ignore[union-attr,operator]
 
-    def _fresh_draws(self, batch: int) -> list[Tensor]:
-        return [
-            fresh(Draw(port.distribution or "uniform", (self.steps, batch, *port.shape), port.dtype, port.device))
-            for port in self.loop.inputs
-            if port.kind == "draw"
-        ]
+    def _fresh_draws(self, ports: Sequence[Port], batch: int) -> list[Tensor]:
+        shapes = [port.shape_of(self.steps, batch) for port in ports]
+        pairs = zip(ports, shapes, strict=True)
+        return [fresh(Draw(port.distribution or "uniform", shape, port.dtype, port.device)) for port, shape in pairs]
 
     def _evaluated(self, batch: int, inputs: list[Tensor]) -> list[Tensor]:
         """The results of the graph, from the values of the loop's inputs."""

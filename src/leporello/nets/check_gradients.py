@@ -186,10 +186,10 @@ class _Side:
         sources |= {leaf.name: leaf.tensor for leaf in self.call.contexts if leaf.tensor.requires_grad}
         sources |= {name: p for name, p in self.net.cell.named_parameters() if p.requires_grad}
         sources |= {name: tensor for name, tensor in self.found.items() if tensor.requires_grad}
+        weights = [_weights(value, seed + index) for index, value in enumerate(values.values()) if value.requires_grad]
         differentiable = [value for value in values.values() if value.requires_grad]
         if not differentiable or not sources:
             return values, dict.fromkeys(sources)
-        weights = [_weights(value, seed + index) for index, value in enumerate(differentiable)]
         gradients = torch.autograd.grad(differentiable, list(sources.values()), weights, allow_unused=True)
         return {name: value.detach() for name, value in values.items()}, dict(zip(sources, gradients, strict=True))
 

@@ -196,6 +196,7 @@ class Sampler:
         extra = choosing.values(dtype, call.device)
         window = steps if noise is None else max(1, MAX_NOISE_NUMBERS // (batch * self.size))
         tokens: list[Tensor] = []
+        drawn_once: list[tuple[int, Tensor]] = []
         for start in range(0, steps, window):
             length = min(window, steps - start)
             extra |= extra_values(replace(call, length=length, begin=call.begin + start), plan.loop)
@@ -204,6 +205,9 @@ class Sampler:
                 extra[Role.NOISE, None] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
             with CELL_LOCK:
                 values = self.cached.gather((), leaves, extra, None, length, batch)
+            for place, drawn in drawn_once:
+                values[place] = drawn
+            drawn_once = [(i, values[i]) for i, port in enumerate(plan.loop.inputs) if port.role is Role.ONE_DRAW]
             results = zip(plan.loop.outputs, autograd.call(plan, values, length, batch), strict=True)
             named = {(port.kind, port.name): value for port, value in results}
             tokens.append(named["sequence", "token"])

@@ -59,7 +59,7 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
             there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
             state = _chosen(there, initial, state)
-        numbers = replay([draw[time] for draw in draws]) if draws is not None else nullcontext()
+        numbers = replay(draws, time) if draws is not None else nullcontext()
         number = torch.as_tensor(call.begin + time, device=call.device)
         with numbers, clock.at(number), present_context(plain_context(call.context)):
             output, state = take(cell, _cloned(x), _cloned(state))

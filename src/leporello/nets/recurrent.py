@@ -187,7 +187,7 @@ class Recurrent(nn.Module):
         call = self._checked(inputs, state, **arguments)
         loop = rewritten(self._plan_cache.loop(self.cell, call), self.cell, call)
         values = zip(loop.inputs, values_of(loop, call), strict=True)
-        return [value for port, value in values if port.kind == "draw"]
+        return [value for port, value in values if port.is_drawn]
 
     def explain(self, inputs: Tree = None, state: Tree = None, *, passes: bool = False, **arguments: Any) -> str:
         """Which engine runs this call and why, what runs at once and what step by step, what is saved.

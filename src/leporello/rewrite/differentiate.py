@@ -55,7 +55,7 @@ def differentiate(
 
 
 def _differentiable(ports: Sequence[Port]) -> list[bool]:
-    return [port.is_floating and port.kind != "draw" for port in ports]
+    return [port.is_floating and not port.is_drawn for port in ports]
 
 
 _FORWARD_ROLES: dict[

@@ -24,6 +24,7 @@ from leporello.call.checks import (
 from leporello.call.initial_state import reset_state, state_before
 from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_options
 from leporello.errors import ArgumentError
+from leporello.loop.batch_axis import batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.context import ContextLeaf
@@ -103,6 +104,7 @@ def checked_call(
         inputs = axes.to_time_first(inputs)
     draws = axes.to_time_first(draws) if one_step else draws
     sequences = sequences_of(cell, inputs, ArgumentAxes() if packed is not None else axes)
+    state = batch_in_front(cell, state)
     length, batch = sizes_of(cell, sequences, state, targets, 1 if one_step else steps)
     options = state_options(cell, sequences, state)
     state = state_before(cell, state, batch, options)

@@ -41,6 +41,7 @@ from leporello.engine.state_gradient import ALL, Passing
 from leporello.errors import LeporelloError
 from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
+from leporello.loop.batch_axis import BatchAxis, batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import CELL_LOCK, replacements
 from leporello.loop.port import Role
@@ -80,6 +81,7 @@ class CachedCall:
         self.state_options = state_options(cell, call.sequences, call.state)
         self.flat = isinstance(call.state, tuple) and all(isinstance(leaf, Tensor) for leaf in call.state)
         self.zeros = _zeros(cell, call)
+        self.turns = isinstance(cell, BatchAxis)
         self.detaches = not gradient.crossing(1)[0]
         # how the plan is run
         by_reference = plan.target is None
@@ -191,6 +193,8 @@ class CachedCall:
                 return zeros
             leaves = leaves_of(fresh_state(self.cell, batch, self.state_options))
         else:
+            if self.turns:
+                state = batch_in_front(self.cell, state)
             leaves = [state] if isinstance(state, Tensor) else state if self.flat else leaves_of(state)
             for leaf in leaves:
                 if not leaf.dim() or leaf.shape[0] != batch:

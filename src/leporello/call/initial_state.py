@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError, MissingState, StateMismatch
+from leporello.loop.batch_axis import batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, described, leaves_of, same_structure
 from leporello.loop.step import place_of, state_names
@@ -79,7 +80,7 @@ def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
     if not isinstance(cell, Cell):
         return make(batch)
     _refuse_other_maker(type(cell))  # type: ignore[arg-type]
-    state = make(batch, **options)
+    state = batch_in_front(cell, make(batch, **options))
     names, leaves = cell.state_names(), leaves_of(state)
     if len(names) != len(leaves):
         raise StateMismatch(

@@ -17,6 +17,7 @@ from leporello.call.arguments import Call
 from leporello.call.checks import checked_draws
 from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
+from leporello.loop.batch_axis import BatchAxis, batch_in_place
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
@@ -232,6 +233,9 @@ def tree_function(loop: Loop) -> Callable[[Sequence[Tensor]], Results]:
     }
     states = [finals.get(port.name, index) for index, port in enumerate(loop.outputs) if port.kind == "state"]
     output_tree, state_tree = _unflatten(signature.outputs, signature.present), _unflatten(signature.state)
+    if isinstance(signature.module, BatchAxis):
+        cell, front = signature.module, state_tree
+        state_tree = lambda leaves: batch_in_place(cell, front(leaves))  # noqa: E731
 
     def in_trees(results: Sequence[Tensor]) -> Results:
         return output_tree([results[place] for place in outputs]), state_tree([results[place] for place in states])

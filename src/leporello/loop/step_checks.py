@@ -117,10 +117,17 @@ def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | Non
                 cell=place_of(cell),
                 came=described(leaf),
                 expected=f"the batch in front: {expected}",
-                tries="give every row its own, for example with value.expand(batch, ...)",
+                tries=_remedy(kind, name, leaf, batch),
             )
         batch = leaf.shape[0]
     return batch
+
+
+def _remedy(kind: str, name: str, leaf: Tensor, batch: int | None) -> str:
+    others = [axis for axis, size in enumerate(leaf.shape) if axis and size == batch]
+    if kind == "state" and others:
+        return f"lp.Recurrent(cell, batch_axis={{{name!r}: {others[0]}}}), if the step wants its state so"
+    return "give every row its own, for example with value.expand(batch, ...)"
 
 
 def refuse_devices(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:

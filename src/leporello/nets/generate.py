@@ -18,6 +18,7 @@ from leporello.call.values import Extra, extra_values
 from leporello.engine import autograd
 from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Full
+from leporello.loop.batch_axis import batch_in_place
 from leporello.loop.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Role
@@ -87,7 +88,7 @@ def generate(
         sampler = sampler_of(net, call, steps * call.batch, choosing, forced=forced)
         _refuse_no_token(token, sampler.size)
         tokens, leaves = sampler.sample(token.long(), call, steps, choosing, generator)
-    after = pytree.tree_unflatten(leaves, pytree.tree_structure(call.state))
+    after = batch_in_place(net.cell, pytree.tree_unflatten(leaves, pytree.tree_structure(call.state)))
     return tokens.T if net.batch_first else tokens, after
 
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
 from leporello.engine.state_gradient import ALL, Passing, requiring_gradient, with_clipped_gradient
+from leporello.loop.batch_axis import batch_in_place
 from leporello.loop.cell import Cell
 from leporello.loop.clock import time as clock
 from leporello.loop.context import plain_context, present_context
@@ -37,7 +38,7 @@ def plain_loop(
         other_outputs, other_final = _once(cell, call, draws, passing.one(group))
         outputs = _chosen(passing.masks(group, sequence=True), other_outputs, outputs)
         final = _chosen(passing.masks(group, sequence=False), other_final, final)
-    return outputs, final
+    return outputs, batch_in_place(cell, final)
 
 
 def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: Passing) -> tuple[Tree, Tree]:

@@ -23,6 +23,7 @@ from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, MissingState
 from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
+from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
@@ -41,6 +42,8 @@ class Recurrent(nn.Module):
     gradient     how gradients are computed: lp.Full(), lp.Truncated(35) within windows, lp.RTRL(), lp.UORO()
     engine       "auto", "cpu", "stepwise" or "reference"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
+    batch_axis   the axis of the state that is the batch, where it is not the first: 1 for (layers, batch, hidden) as
+                 torch.nn.GRU has it; or one for each leaf, {"h": 1}
 
     >>> def leaky(x, h):
     ...     h = 0.9 * h + 0.1 * torch.tanh(x)
@@ -51,13 +54,19 @@ class Recurrent(nn.Module):
     """
 
     def __init__(
-        self, cell: Any, *, gradient: Method | None = None, engine: str = "auto", batch_first: bool = False
+        self,
+        cell: Any,
+        *,
+        gradient: Method | None = None,
+        engine: str = "auto",
+        batch_first: bool = False,
+        batch_axis: Axes | None = None,
     ) -> None:
         super().__init__()
         refuse_unknown(engine)
         gradient = Full() if gradient is None else gradient
         refuse_no_method(gradient)
-        self.cell = as_module(cell)
+        self.cell = as_module(cell) if batch_axis is None else BatchAxis(as_module(cell), batch_axis)
         self.gradient = gradient
         self.engine = engine
         self.batch_first = batch_first
@@ -106,7 +115,7 @@ class Recurrent(nn.Module):
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
         if targets is None and forcing is None and steps is None and draws is None and time is None:
-            key = signature(inputs, state, lengths, resets, context, self.engine, gradient)
+            key = signature(inputs, batch_in_front(self.cell, state), lengths, resets, context, self.engine, gradient)
             cached = self._cached(key)
             if cached is not None:
                 if self.batch_first:
@@ -151,7 +160,9 @@ class Recurrent(nn.Module):
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
         if reset is None and target is None and forcing is None and draws is None and time is None:
-            key = signature(x, state, None, None, context, self.engine, self.gradient, one_step=True)
+            key = signature(
+                x, batch_in_front(self.cell, state), None, None, context, self.engine, self.gradient, one_step=True
+            )
             cached = self._cached(key)
             results = None if cached is None else cached.step(x, state, context)
             if results is not None:

@@ -25,6 +25,7 @@ from leporello.call.signature import autocast_mode
 from leporello.call.values import (
     Extra,
     Results,
+    counted,
     extra_values,
     gather_call,
     gather_function,
@@ -112,6 +113,7 @@ class CachedCall:
         if gathered is None:
             return None
         values, extra = gathered
+        batch = counted(batch, self.plan.loop, extra)
         passing = ALL if self.exact else self._passing(length, batch, None if extra is None else extra.get(PAST))
         if self.trains:
             return self.in_trees(self.trained(self.plan, values, length, batch, passing))
@@ -129,7 +131,8 @@ class CachedCall:
         gathered = self.values((x,), state, 1, batch, context=context) if batch else None
         if gathered is None:
             return None
-        values = gathered[0]
+        values, extra = gathered
+        batch = counted(batch, self.plan.loop, extra)
         return self.in_trees(self.one_step(batch, *[values[place] for place in self.places]))
 
     def run_checked(self, call: Call, passing: Passing | None = None) -> Results:
@@ -140,7 +143,8 @@ class CachedCall:
         with CELL_LOCK:
             values = gather_call(self.gather, self.plan.loop, call)
         passing = passing_of(call, self.gradient) if passing is None else passing  # after the draws, as in `run`
-        return self.in_trees(self.gradient.run(self.plan, values, call.length, call.batch, passing))
+        batch = counted(call.batch, self.plan.loop, extra_values(call, self.plan.loop))
+        return self.in_trees(self.gradient.run(self.plan, values, call.length, batch, passing))
 
     def values(
         self,
@@ -174,6 +178,7 @@ class CachedCall:
                     extra = self._extra(sequences[0], length, batch, states, lengths, resets, context)
                     if extra is None:
                         return None
+                batch = counted(batch, self.plan.loop, extra)
                 values = self.gather(sequences, states, extra, None, length, batch)
             except Exception:
                 if replacements.modules is replaced:

@@ -30,7 +30,7 @@ from leporello.call.cell_key import OF_EVERY_MODULE
 from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
 from leporello.call.inputs import ArgumentAxes, map_tensors
 from leporello.call.plan_cache import Network, detached_for, network_by_handle
-from leporello.call.signature import autocast_mode, plan_signature, trace_signature
+from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, trace_signature
 from leporello.call.values import Results, gather_call, passing_of
 from leporello.engine.compiled_sweeps import library
 from leporello.engine.fresh_thread import in_fresh_thread
@@ -238,7 +238,7 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     instead   by id of each parameter and buffer of the cell the tensor that stands for it in the graph
     """
     _refuse_method(net)
-    key = (trace_signature(call), plan_signature(call, net.cell))
+    key = (trace_signature(call, fixed_axes(call)), plan_signature(call, net.cell))
     if key not in graph_call.cached:
         plan = _planned(net, call)
         _refuse_found(net, plan)
@@ -279,7 +279,7 @@ def _planned(net: Network, call: Call) -> Plan:
     def planned(rows: int) -> Plan:
         autocast: Any = nullcontext() if cast is None else torch.autocast(call.device.type, cast)
         with torch.set_grad_enabled(grad), autocast:
-            return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine)[0]
+            return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine, free=False)[0]
 
     plan = in_fresh_thread(lambda: planned(STAND_IN_ROWS))
     if plan.loop.traced_for_one_batch:

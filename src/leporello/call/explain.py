@@ -120,7 +120,7 @@ def _saved(plan: Plan, length: int, batch: int) -> list[str]:
         for port, node in zip(plan.saved.forward.outputs, plan.saved.forward.results, strict=True)
         if port.role is Role.SAVED and node.op != "placeholder"
     ]
-    size = sum(port.dtype.itemsize * math.prod(port.shape) for port, _ in extra) * length * batch
+    size = sum(port.dtype.itemsize * math.prod(port.shape_of(length, batch)) for port, _ in extra)
     names = [f"{node.meta.get('label', node.name)} {port}" for port, node in extra]
     again = "inputs, outputs and states are read in place; pointwise values are recomputed"
     return [f"saved    {', '.join(names) or 'nothing'}: {size:,} bytes", f"         {again}"]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from leporello.call.arguments import Call
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import cell_key
-from leporello.call.signature import plan_signature, trace_signature
+from leporello.call.signature import fixed_axes, lengths_of, plan_signature, too_short, trace_signature
 from leporello.call.values import extra_key, extra_values
 from leporello.engine.choice import Choice, choose
 from leporello.engine.plan import Plan, pipeline_of
@@ -26,8 +26,10 @@ from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.cell_tensors import under_cell_lock
+from leporello.loop.context import FreeAxes, axes_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
+from leporello.loop.sizes import LengthsFixed
 from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
 from leporello.loop.trace import trace
@@ -45,6 +47,7 @@ class PlanCache:
     calls         `CachedCall`s, by the signature of a call
     recent        the last of them that ran
     graph_calls   calls in graphs of torch.compile, by name
+    free          which axes of a context have free lengths, by what a trace depends on beside their sizes
     """
 
     loops: dict[Hashable, Loop] = field(default_factory=dict)
@@ -52,14 +55,37 @@ class PlanCache:
     calls: dict[Hashable, CachedCall] = field(default_factory=dict)
     recent: CachedCall | None = None
     graph_calls: dict[str, Any] = field(default_factory=dict)
+    free: dict[Hashable, list[FreeAxes]] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
         return PlanCache, ()
 
     @under_cell_lock
-    def plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str) -> tuple[Plan, Choice]:
-        """The plan for a call, made anew only when something it depends on has changed."""
-        key = self._trace_key(cell, call)
+    def plan(
+        self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool = True
+    ) -> tuple[Plan, Choice]:
+        """The plan for a call, made anew only when something it depends on has changed.
+
+        free   whether lengths of the context that may differ between calls need no other plan
+        """
+        free = free and bool(call.contexts) and gradient.backwards
+        if not free:
+            return self._plan(cell, call, gradient, engine, free=False)
+        try:
+            plan, choice = self._plan(cell, call, gradient, engine, free=True)
+        except (LengthsFixed, EngineRefusal):
+            fixed = self._plan(cell, call, gradient, engine, free=False)  # raises the refusal that has another reason
+            self.free[self._form_key(cell, call)] = fixed_axes(call)
+            return fixed
+        if plan.loop.free_lengths and choice.refused:
+            fixed = self._plan(cell, call, gradient, engine, free=False)
+            if len(fixed[1].refused) < len(choice.refused):  # a faster engine needs the lengths
+                self.free[self._form_key(cell, call)] = fixed_axes(call)
+                return fixed
+        return plan, choice
+
+    def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
+        key = self._trace_key(cell, call, free=free)
         traced = self._any_batch(cell, call, key)
         batch = call.batch if traced.traced_for_one_batch else None
         found = tuple(read().requires_grad for read in traced.found.values())
@@ -90,14 +116,15 @@ class PlanCache:
         return cached
 
     @under_cell_lock
-    def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None) -> Loop:
+    def loop(self, cell: nn.Module, call: Call, key: Hashable | None = None, *, free: bool = False) -> Loop:
         """The trace of the cell for a call's inputs and state, before any rewrite.
 
         It serves every batch, or this one alone where the step decides by the batch.
 
-        key   what the trace depends on, if it is known
+        key    what the trace depends on, if it is known
+        free   whether it serves every length of those axes of the context that may differ between calls
         """
-        key = self._trace_key(cell, call) if key is None else key
+        key = self._trace_key(cell, call, free=free) if key is None else key
         loop = self._any_batch(cell, call, key)
         if not loop.traced_for_one_batch:
             return loop
@@ -116,7 +143,20 @@ class PlanCache:
             keep(self.loops, key, _traced(cell, call))
         return self.loops[key]
 
-    def _trace_key(self, cell: nn.Module, call: Call) -> Hashable:
+    def _trace_key(self, cell: nn.Module, call: Call, *, free: bool) -> Hashable:
+        """What the trace of a call depends on; with free lengths, it is made here if it is the first of its form."""
+        if not free or not call.contexts or too_short(call):
+            return (cell, trace_signature(call, fixed_axes(call)), cell_key(cell))
+        form = self._form_key(cell, call)
+        axes = self.free.get(form)
+        if axes is None or lengths_of(call, axes) is None:  # a trace finds out, or axes that were alike differ
+            loop = _traced(cell, call, free=True)
+            axes = axes_of(loop, call.contexts)
+            self.free[form] = axes
+            keep(self.loops, (cell, trace_signature(call, axes), cell_key(cell)), loop)
+        return (cell, trace_signature(call, axes), cell_key(cell))
+
+    def _form_key(self, cell: nn.Module, call: Call) -> Hashable:
         return (cell, trace_signature(call), cell_key(cell))
 
 
@@ -127,10 +167,10 @@ def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
         del table[next(iter(table))]
 
 
-def _traced(cell: nn.Module, call: Call, rows: int | None = None) -> Loop:
+def _traced(cell: nn.Module, call: Call, rows: int | None = None, *, free: bool = False) -> Loop:
     first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
     with torch.enable_grad():
-        return trace(cell, first, call.state, call.context, rows=rows)
+        return trace(cell, first, call.state, call.context, rows=rows, free=free)
 
 
 def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:

@@ -7,14 +7,15 @@ signature of an earlier one needs only those checks that a signature cannot tell
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from leporello.call.arguments import Call
-from leporello.loop.context import Shared
+from leporello.loop.context import ContextLeaf, FreeAxes, Shared
+from leporello.loop.sizes import SMALLEST_LENGTH
 from leporello.loop.state import Tree, leaves_of
 
 
@@ -85,16 +86,50 @@ def _form(state: Any) -> Hashable | None:
     return tuple(forms)
 
 
-def trace_signature(call: Call) -> Hashable:
-    """What the trace of a cell depends on beside the cell itself."""
+def trace_signature(call: Call, free: Sequence[FreeAxes] | None = None) -> Hashable:
+    """What the trace of a cell depends on beside the cell itself.
+
+    free   for each leaf of the context which axes have a free length; None: only the number of its axes counts
+    """
     leaves = [(tuple(map(int, leaf.shape[2:])), leaf.dtype) for _, leaf in call.sequences]
     leaves += [(tuple(map(int, leaf.shape[1:])), leaf.dtype) for _, leaf in call.states]
-    contexts = [
-        (tuple(map(int, leaf.tensor.shape[not leaf.shared :])), leaf.tensor.dtype, leaf.shared)
-        for leaf in call.contexts
-    ]
+    lengths = lengths_of(call, free)
+    contexts = [(_sizes(leaf, axes, lengths), leaf.tensor.dtype, leaf.shared) for leaf, axes in _leaves(call, free)]
     trees = (structure(call.inputs), structure(call.state), structure(call.context))
     return (tuple(leaves), tuple(contexts), *trees, call.device, autocast_mode(call.device))
+
+
+def fixed_axes(call: Call) -> list[FreeAxes]:
+    """For each leaf of the context that none of its axes has a free length."""
+    return [(None,) * (leaf.tensor.dim() - (not leaf.shared)) for leaf in call.contexts]
+
+
+def too_short(call: Call) -> bool:
+    """Whether an axis of the context is shorter than a free length may be: a step may treat a size of 1 differently."""
+    return any(size < SMALLEST_LENGTH for leaf in call.contexts for size in leaf.tensor.shape[not leaf.shared :])
+
+
+def lengths_of(call: Call, free: Sequence[FreeAxes] | None) -> dict[int, int] | None:
+    """The free lengths of a call, by index; None where axes that should have the same differ."""
+    lengths: dict[int, int] = {}
+    for leaf, axes in _leaves(call, free):
+        for size, length in zip(leaf.tensor.shape[not leaf.shared :], axes or (), strict=False):
+            if length is not None and lengths.setdefault(length, size) != size:
+                return None
+    return lengths
+
+
+def _leaves(call: Call, free: Sequence[FreeAxes] | None) -> Iterable[tuple[ContextLeaf, FreeAxes | None]]:
+    return zip(call.contexts, free if free is not None else [None] * len(call.contexts), strict=True)
+
+
+def _sizes(leaf: ContextLeaf, axes: FreeAxes | None, lengths: dict[int, int] | None) -> Hashable:
+    """The sizes of a leaf without the batch, with the index of a free length in its place."""
+    sizes = leaf.tensor.shape[not leaf.shared :]
+    if axes is None:
+        return len(sizes)
+    pairs = zip(sizes, axes, strict=True)
+    return tuple(int(size) if length is None or lengths is None else f"length {length}" for size, length in pairs)
 
 
 def plan_signature(call: Call, cell: nn.Module) -> Hashable:

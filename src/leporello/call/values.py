@@ -21,6 +21,7 @@ from leporello.loop.batch_axis import BatchAxis, batch_in_place
 from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
+from leporello.loop.sizes import Counted
 from leporello.loop.state import Tree, leaves_of
 from leporello.rewrite.real_planes import complex_of, planes_of
 
@@ -46,12 +47,24 @@ def names_of(call: Call) -> tuple[list[str], list[str]]:
 
 def gather_call(gather: Gather, loop: Loop, call: Call) -> list[Tensor]:
     """The values of the loop's inputs for a checked call, by a gather function of the loop; draws are checked here."""
-    draws = None
+    draws, extra = None, extra_values(call, loop)
+    batch = counted(call.batch, loop, extra)
     if call.draws is not None:
         ports = [port for port in loop.inputs if port.is_drawn]
-        draws = checked_draws(call.draws, ports, call.length, call.batch)
+        draws = checked_draws(call.draws, ports, call.length, batch)
     sequences, states = [leaf for _, leaf in call.sequences], [leaf for _, leaf in call.states]
-    return gather(sequences, states, extra_values(call, loop), draws, call.length, call.batch)
+    return gather(sequences, states, extra, draws, call.length, batch)
+
+
+def counted(batch: int, loop: Loop, extra: Extra | None) -> int:
+    """The batch, with the free lengths of the call where the loop has some.
+
+    extra   what the call adds to the inputs of the loop, its context among it
+    """
+    if not loop.free_lengths:
+        return batch
+    assert extra is not None
+    return Counted(batch, tuple(extra[Role.CONTEXT, name].shape[axis] for name, axis in loop.free_lengths))
 
 
 def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str]) -> Gather:

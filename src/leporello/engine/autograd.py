@@ -258,8 +258,7 @@ def incoming_gradients(
     values = [None if gradient is None else gradient.resolve_neg() for gradient in gradients]
     for index, port in incoming:
         if values[index] is None and port.is_floating and (zeros or port.kind != "state"):
-            rows = (batch,) if port.rows else ()
-            shape = (length, *rows, *port.shape) if port.kind == "sequence" else (*rows, *port.shape)
+            shape = port.shape_of(length, batch)
             if port.kind == "state":
                 values[index] = torch.zeros(shape, dtype=port.dtype, device=port.device)
             else:

@@ -18,10 +18,14 @@ _warned: set[str] = set()  # reasons that this process has given in a warning
 
 @dataclass(frozen=True)
 class Choice:
-    """The name of an engine, and why it was chosen, in words."""
+    """The name of an engine, and why it was chosen, in words.
+
+    refused   faster engines that refused the loop
+    """
 
     engine: str
     why: str
+    refused: tuple[str, ...] = ()
 
     @property
     def target(self) -> Target | None:
@@ -48,7 +52,7 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
         if engine not in reasons:
             refusal = _refusal(target, loop)
             if refusal is None:
-                return Choice(engine, _why(reasons))
+                return Choice(engine, _why(reasons), tuple(reasons))
             if target is None or target.is_on_device_of(loop):  # what runs elsewhere is no faster choice
                 reasons[engine] = loop.batch_interaction or refusal.what
     raise AssertionError(f"the engine '{REFERENCE}' runs every loop")

@@ -25,6 +25,7 @@ from leporello.loop.draft import Draft
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
+from leporello.loop.sizes import LengthsFixed
 from leporello.rewrite.pipeline import Context, Pass, PassRecord, Pipeline
 from leporello.rewrite.save import Saved
 
@@ -66,6 +67,7 @@ class Sweep:
         device = program.device.type
         windows = _whole_sequence if target.kernels and program.only_kernels else _windows(target, program)
         function = sweep_function(program, wanted, windows)
+        refuse_fixed_lengths(loop)
         return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program), device, windows)
 
     @property
@@ -94,6 +96,12 @@ class Sweep:
             return [(time, time + 1) for time in range(length)][order]
 
         return replace(self, function=sweep_function(self.program, {}, windows), windows=windows, alone=True)
+
+
+def refuse_fixed_lengths(loop: Loop) -> None:
+    """Raise if a free length of a Loop has been taken for a number since it was traced."""
+    if loop.free_lengths and loop.family.fixed_lengths():
+        raise LengthsFixed("a length of the context that may differ between calls was taken for a number.")
 
 
 def pipeline_of(target: Target | None, context: Context | None = None, before: Sequence[PassRecord] = ()) -> Pipeline:

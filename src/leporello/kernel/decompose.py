@@ -121,7 +121,8 @@ def _traced(
 
     def of_leaves(*values: Any) -> Any:
         args, options = fx.map_arg((node.args, node.kwargs), lambda leaf: values[order[leaf]])
-        return rule(*map(_mutable, args), **options)
+        options = {name: family.with_symbols(value) for name, value in options.items()}
+        return rule(*(_mutable(family.with_symbols(argument)) for argument in args), **options)
 
     try:
         with family.no_new_guards(), torch.no_grad():

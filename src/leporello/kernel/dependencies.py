@@ -23,6 +23,7 @@ from leporello.kernel.description import (
     operands,
 )
 from leporello.kernel.index import Index, loop_variables, row_major
+from leporello.loop.sizes import AnySize
 
 
 def written(block: Block) -> set[Buffer]:
@@ -72,7 +73,7 @@ def _stores(block: Block) -> list[tuple[Buffer, Index]]:
     return [(block.out, loop_variables(_sizes(block))[0])]
 
 
-def _sizes(block: Block) -> tuple[int, ...]:
+def _sizes(block: Block) -> tuple[AnySize, ...]:
     return (block.heads * block.outer,) if isinstance(block, Product) else block.sizes
 
 
@@ -113,7 +114,7 @@ def _read_dependency(number: int, earlier: Block, later: Block, buffer: Buffer) 
     return Dependency(number, buffer, "row")
 
 
-def _element_map(sizes: Sequence[int], index: Index) -> tuple[tuple[int, ...], Index | None]:
+def _element_map(sizes: Sequence[AnySize], index: Index) -> tuple[tuple[AnySize, ...], Index | None]:
     """The map from elements of a block's loops to positions in memory, in a form that can be compared.
 
     Two accesses with equal maps touch the same position in the same element. The map that counts positions as it counts

@@ -2,7 +2,8 @@
 
 A kernel takes every row of a batch through all steps of a sequence. Rows never interact, and every step is the same, so
 the description is that of one step of one row. It names no target: the C emitter of the engine `cpu` writes it as C,
-`interpreter.py` runs it with torch, and both must agree. All sizes are static but two: the number of steps and of rows.
+`interpreter.py` runs it with torch, and both must agree. The numbers of steps and rows are those of a call. All other
+sizes are static, or made of free lengths, which a call passes (`Size`).
 
 A kernel has **buffers**, values in memory, each contiguous and with a static shape per row, and **blocks**, which read
 and write them:
@@ -56,6 +57,7 @@ from typing import Literal
 import torch
 
 from leporello.kernel.index import Index
+from leporello.loop.sizes import AnySize, Size
 
 # ---- memory
 
@@ -78,12 +80,12 @@ class Buffer:
     name: str
     place: Place
     slot: int
-    sizes: tuple[int, ...]
+    sizes: tuple[AnySize, ...]
     dtype: torch.dtype
     arithmetic: torch.dtype
 
     @property
-    def count(self) -> int:
+    def count(self) -> AnySize:
         """Elements in one row."""
         return math.prod(self.sizes)
 
@@ -121,8 +123,8 @@ class Along:
     """An offset into a buffer that is computed in the step: `number`, clamped to 0 ... size - 1, times `stride`."""
 
     number: Expression
-    size: int
-    stride: int
+    size: AnySize
+    stride: AnySize
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Constant:
-    value: float | int | bool
+    value: float | int | bool | Size
     dtype: torch.dtype
 
 
@@ -194,7 +196,7 @@ class Pointwise:
     iterations can run in any order.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[AnySize, ...]
     stores: tuple[Store, ...]
 
 
@@ -210,8 +212,8 @@ class Reduction:
     accumulation   the type it adds, multiplies or compares in
     """
 
-    sizes: tuple[int, ...]
-    over: tuple[int, ...]
+    sizes: tuple[AnySize, ...]
+    over: tuple[AnySize, ...]
     operator: str
     value: Expression
     buffer: Buffer
@@ -231,8 +233,8 @@ class Product:
     """
 
     left: Buffer
-    offset: int
-    heads: int
+    offset: AnySize
+    heads: AnySize
     inner: int
     outer: int
     matrix: int
@@ -345,7 +347,7 @@ def _block_lines(block: Block) -> Iterator[str]:
     yield f"  {_name(block.buffer)}[{block.index}] = {reduction} of {_spelt(block.value, names)}"
 
 
-def _loops(sizes: tuple[int, ...], letter: str) -> str:
+def _loops(sizes: tuple[AnySize, ...], letter: str) -> str:
     return ", ".join(f"{letter}{axis} < {size}" for axis, size in enumerate(sizes) if size != 1)
 
 

@@ -22,6 +22,7 @@ from leporello.kernel.operators import OPERATORS
 from leporello.kernel.partial_writes import PARTIAL_WRITES
 from leporello.kernel.views import SPLITS, VIEW_RULES, broadcast, same_value
 from leporello.loop.graph import arguments
+from leporello.loop.sizes import Size
 
 ExpressionRule = Callable[[LoweringContext, fx.Node, Positions], Expression]
 
@@ -43,7 +44,7 @@ def _operand(context: LoweringContext, argument: Any, node: fx.Node, index: Posi
     A Python number gives a constant. The result has the argument's own type, which may differ from the operator's.
     """
     if not isinstance(argument, fx.Node):
-        if not isinstance(argument, (bool, int, float)):
+        if not isinstance(argument, (bool, int, float, Size)):
             refuse(node)
         return Constant(argument, _type_of_number(argument, dtype_of(node)))
     if not isinstance(argument.meta["val"], Tensor):
@@ -60,14 +61,14 @@ def _operands(context: LoweringContext, node: fx.Node, index: Positions, count: 
     return [_operand(context, argument, node, index) for argument in arguments(node)[:count]]
 
 
-def _type_of_number(number: bool | int | float, result: torch.dtype) -> torch.dtype:
+def _type_of_number(number: bool | int | float | Size, result: torch.dtype) -> torch.dtype:
     """The type of a Python number beside tensors, by the type of the operator's result.
 
     As in torch, the number never widens a floating-point result.
     """
     if isinstance(number, bool):
         return torch.bool
-    if isinstance(number, int) and not result.is_floating_point:
+    if isinstance(number, (int, Size)) and not result.is_floating_point:
         return torch.int64
     return result if result.is_floating_point else torch.float64
 
@@ -239,7 +240,7 @@ def _fetch(
     for axis in reversed(range(len(sizes))):
         strides[axis] = stride
         stride *= sizes[axis] or 1
-    along = tuple(Along(number, int(sizes[axis] or 1), strides[axis]) for axis, number in computed.items())
+    along = tuple(Along(number, sizes[axis] or 1, strides[axis]) for axis, number in computed.items())
     return Fetch(base.buffer, base.index, along)
 
 

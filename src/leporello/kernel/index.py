@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leporello.loop.sizes import AnySize, Size
+
 
 @dataclass(frozen=True)
 class Index:
     """const + the sum of factor * variable; terms are sorted by the variable's text, and no factor is 0."""
 
-    const: int = 0
-    terms: tuple[tuple[Variable, int], ...] = ()
+    const: AnySize = 0
+    terms: tuple[tuple[Variable, AnySize], ...] = ()
 
     @staticmethod
     def variable(variable: Variable) -> Index:
@@ -28,7 +30,7 @@ class Index:
         terms = [(variable, factor) for variable, factor in factors.items() if factor]
         return Index(self.const + other.const, tuple(sorted(terms, key=lambda term: str(term[0]))))
 
-    def times(self, factor: int) -> Index:
+    def times(self, factor: AnySize) -> Index:
         return Index(self.const * factor, tuple((n, f * factor) for n, f in self.terms) if factor else ())
 
     def __str__(self) -> str:
@@ -42,7 +44,7 @@ class Quotient:
     """An index, never negative, divided by a size; rounded down."""
 
     index: Index
-    size: int
+    size: AnySize
 
     def __str__(self) -> str:
         return f"(({self.index}) / {self.size})"
@@ -53,7 +55,7 @@ class Remainder:
     """What is left of an index, never negative, divided by a size."""
 
     index: Index
-    size: int
+    size: AnySize
 
     def __str__(self) -> str:
         return f"(({self.index}) % {self.size})"
@@ -62,12 +64,12 @@ class Remainder:
 Variable = str | Quotient | Remainder  # a loop variable by name, or a part of an index that is not affine
 
 
-def loop_variables(sizes: Sequence[int], letter: str = "i") -> list[Index]:
+def loop_variables(sizes: Sequence[AnySize], letter: str = "i") -> list[Index]:
     """An index for each loop: its variable i0, i1, ... (or another letter); 0 for a loop of one iteration."""
     return [Index() if size == 1 else Index.variable(f"{letter}{axis}") for axis, size in enumerate(sizes)]
 
 
-def row_major(indices: Sequence[Index], sizes: Sequence[int]) -> Index:
+def row_major(indices: Sequence[Index], sizes: Sequence[AnySize]) -> Index:
     """The position in memory of one element of a contiguous value, from its position along each axis."""
     position = Index()
     for index, size in zip(indices, sizes, strict=True):
@@ -75,7 +77,7 @@ def row_major(indices: Sequence[Index], sizes: Sequence[int]) -> Index:
     return position
 
 
-def split_row_major(position: Index, sizes: Sequence[int], ranges: dict[Variable, int]) -> list[Index]:
+def split_row_major(position: Index, sizes: Sequence[AnySize], ranges: dict[Variable, AnySize]) -> list[Index]:
     """The position along each axis of a contiguous value, from the position in memory: the inverse of `row_major`.
 
     ranges   how many values each variable takes; quotients and remainders that arise are added here, in place
@@ -87,7 +89,7 @@ def split_row_major(position: Index, sizes: Sequence[int], ranges: dict[Variable
     return [*([position] if sizes else []), *indices[::-1]]
 
 
-def _divide(position: Index, size: int, ranges: dict[Variable, int]) -> tuple[Index, Index]:
+def _divide(position: Index, size: AnySize, ranges: dict[Variable, AnySize]) -> tuple[Index, Index]:
     """Remainder and quotient of a position by a size: affine where the factors allow it, else new ones in `ranges`."""
     if size == 1:
         return Index(), position
@@ -101,5 +103,6 @@ def _divide(position: Index, size: int, ranges: dict[Variable, int]) -> tuple[In
     if largest < size:
         return rest, quotient
     left, whole = Remainder(rest, size), Quotient(rest, size)
-    ranges[left], ranges[whole] = size, largest // size + 1
+    free = isinstance(largest, Size) or isinstance(size, Size)
+    ranges[left], ranges[whole] = size, (largest if free else largest // size) + 1  # not less than it takes
     return Index.variable(left), quotient.plus(Index.variable(whole))

@@ -44,7 +44,9 @@ from leporello.kernel.lowering_context import Positions, dims, dtype_of, feature
 from leporello.kernel.matrix_origin import origin_of
 from leporello.kernel.operators import SEARCHES, SELECTIONS
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
+from leporello.loop.fake_tensors import row_axes, size_of
 from leporello.loop.graph import arguments, results
+from leporello.loop.sizes import AnySize, Size, nominal
 from leporello.loop.stages import Split, Stage
 from leporello.loop.value_classes import ValueClass
 
@@ -84,7 +86,7 @@ class Lowering:
         self.matrices: list[Matrix] = []
         self.blocks: list[Block] = []
         self.expressions: dict[Any, Expression] = {}
-        self.ranges: dict[Variable, int] = {}
+        self.ranges: dict[Variable, AnySize] = {}
         self._add_inputs()
         self.targets = self._add_results()
         self.materialised, self.first = self._choose_materialised()
@@ -111,7 +113,7 @@ class Lowering:
 
     # ---- buffers
 
-    def _add(self, name: str, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> Buffer:
+    def _add(self, name: str, place: Place, sizes: Sequence[AnySize], dtype: torch.dtype) -> Buffer:
         if dtype not in self.dtypes:
             raise EngineRefusal(f"kernels do not compute with numbers of type {str(dtype).removeprefix('torch.')}.")
         buffer = Buffer(name, place, len(self.buffers[place]), tuple(sizes), dtype, arithmetic=dtype)
@@ -134,7 +136,8 @@ class Lowering:
             elif kind is ValueClass.TIMELESS:
                 self.memory[node] = self._add(node.name, "row", features(node), dtype_of(node))
             else:
-                self.memory[node] = self._add(node.name, "fixed", node.meta["val"].shape, dtype_of(node))
+                sizes = [size_of(size) for size in node.meta["val"].shape]
+                self.memory[node] = self._add(node.name, "fixed", sizes, dtype_of(node))
 
     def _add_results(self) -> dict[fx.Node, list[Buffer]]:
         targets: dict[fx.Node, list[Buffer]] = {}
@@ -212,7 +215,7 @@ class Lowering:
             self.expressions[key] = expression_of(self, node, index)
         return self.expressions[key]
 
-    def variables(self, sizes: Sequence[int], letter: str = "i") -> list[Index]:
+    def variables(self, sizes: Sequence[AnySize], letter: str = "i") -> list[Index]:
         self.ranges |= {f"{letter}{axis}": size for axis, size in enumerate(sizes)}
         return loop_variables(sizes, letter)
 
@@ -220,7 +223,7 @@ class Lowering:
         remaining = iter(indices)
         return tuple(None if size is None else next(remaining) for size in dims(node))
 
-    def _features_of(self, node: fx.Node, index: Positions) -> tuple[list[int], list[Index]]:
+    def _features_of(self, node: fx.Node, index: Positions) -> tuple[list[AnySize], list[Index]]:
         """The sizes of a value's axes, and an index along them, both without the row axis."""
         pairs = [(size, position) for size, position in zip(dims(node), index, strict=True) if size is not None]
         return [size for size, _ in pairs], [position or Index() for _, position in pairs]
@@ -253,7 +256,7 @@ class Lowering:
         indices = self.variables(buffer.sizes)
         return Store(buffer, row_major(indices, buffer.sizes), self.at(node, self.with_rows(node, indices)))
 
-    def _add_loops(self, sizes: Sequence[int], stores: Sequence[Store], *, anywhere: bool = True) -> None:
+    def _add_loops(self, sizes: Sequence[AnySize], stores: Sequence[Store], *, anywhere: bool = True) -> None:
         """New loops, fused with those of an earlier block where that is possible."""
         fuse(self.blocks, Pointwise(tuple(sizes), tuple(stores)), anywhere=anywhere)
 
@@ -281,7 +284,9 @@ class Lowering:
     def _add_selection(self, node: fx.Node) -> None:
         """The positions of the first elements of the last axis, in their order."""
         source: fx.Node = arguments(node)[0]
-        sizes, over = features(node), (int(source.meta["val"].shape[-1]),)
+        sizes, over = features(node), (size_of(source.meta["val"].shape[-1]),)
+        if isinstance(over[0], Size):
+            refuse(node, "orders an axis of free length")
         indices = [*self.variables(sizes)[:-1], *self.variables(over, "k")]
         value = self.at(source, self.with_rows(source, indices))
         buffer, *copies = self._buffers_for(node)
@@ -318,12 +323,13 @@ class Lowering:
             factor, matrix, inner, outer = right, left, head + 1, head
         else:
             refuse(node, "multiplies what is no value of a row with a parameter")
-        shape = [int(size) for size in matrix.meta["val"].shape]
+        shape = [size_of(size) for size in matrix.meta["val"].shape]
         heads = shape[0] if batched else 1
         origin, axes = origin_of(matrix, (0 if batched else None, inner, outer))
         buffer, offset = self._contiguous_factor(factor)
         out, *copies = self._product_buffers(node)
-        self.matrices.append(Matrix(self.memory[origin].slot, heads, shape[inner], shape[outer], axes))
+        own_heads = 1 if axes[0] is None else heads
+        self.matrices.append(Matrix(self.memory[origin].slot, own_heads, shape[inner], shape[outer], axes))
         number, dtype = len(self.matrices) - 1, out.arithmetic
         self.blocks.append(Product(buffer, offset, heads, shape[inner], shape[outer], number, out, dtype, dtype))
         self.memory[node] = out
@@ -357,7 +363,7 @@ class Lowering:
         return buffer, 0
 
 
-def _reduction_of(node: fx.Node) -> tuple[str, fx.Node, list[int]]:
+def _reduction_of(node: fx.Node) -> tuple[str, fx.Node, list[AnySize]]:
     """The operator of a reduction, its argument, and which of the argument's axes it reduces."""
     source: Any = arguments(node)[0]
     count = len(dims(source))
@@ -397,4 +403,5 @@ def _is_repeated(node: fx.Node, count: int) -> bool:
 
 
 def _count(node: fx.Node) -> int:
-    return math.prod(size for size in node.meta["val"].shape if isinstance(size, int))
+    axes, value = row_axes(node.meta["val"]), node.meta["val"]
+    return math.prod(nominal(size_of(size)) for axis, size in enumerate(value.shape) if axis not in axes)

@@ -16,7 +16,8 @@ from torch import Tensor, fx
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Apply, Expression, dtype_of_expression
 from leporello.kernel.index import Index, Variable
-from leporello.loop.fake_tensors import clean_row_axis, has_rows
+from leporello.loop.fake_tensors import clean_row_axis, has_rows, size_of
+from leporello.loop.sizes import AnySize
 
 # Operators of torch's `prims` that mean what the ATen operator of their name means; others have arguments of their own.
 SAME_PRIMS = {
@@ -44,7 +45,7 @@ def row_axis(node: fx.Node) -> int | None:
     return clean_row_axis(value) if has_rows(value) else None
 
 
-def dims(node: fx.Node) -> tuple[int | None, ...]:
+def dims(node: fx.Node) -> tuple[AnySize | None, ...]:
     """The sizes of a value's axes, None for the rows; a value without a clean row axis, or no tensor, is refused."""
     value = node.meta["val"]
     if not isinstance(value, Tensor):
@@ -52,10 +53,10 @@ def dims(node: fx.Node) -> tuple[int | None, ...]:
     rows = row_axis(node)
     if rows is None and has_rows(value):
         refuse(node, "joins rows with features")
-    return tuple(None if axis == rows else int(size) for axis, size in enumerate(value.shape))
+    return tuple(None if axis == rows else size_of(size) for axis, size in enumerate(value.shape))
 
 
-def features(node: fx.Node) -> list[int]:
+def features(node: fx.Node) -> list[AnySize]:
     """The sizes of a value's axes without the row axis."""
     return [size for size in dims(node) if size is not None]
 
@@ -84,7 +85,7 @@ class LoweringContext(Protocol):
     ranges   how many values each variable of the present loops takes
     """
 
-    ranges: dict[Variable, int]
+    ranges: dict[Variable, AnySize]
 
     def at(self, node: fx.Node, index: Positions) -> Expression:
         """The value of a node at an index: a load if it is in memory, else the operator's own expression.
@@ -93,7 +94,7 @@ class LoweringContext(Protocol):
         """
         ...
 
-    def variables(self, sizes: Sequence[int], letter: str = "i") -> list[Index]:
+    def variables(self, sizes: Sequence[AnySize], letter: str = "i") -> list[Index]:
         """Variables for loops over these sizes, as `loop_variables` gives them; `ranges` gets theirs."""
         ...
 

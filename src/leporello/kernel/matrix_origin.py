@@ -47,7 +47,7 @@ def _expanded(node: fx.Node, axes: MatrixAxes) -> MatrixAxes | None:
     shape, before = node.meta["val"].shape, arguments(node)[0].meta["val"].shape
     if len(shape) != len(before):
         return None
-    changed = {axis for axis, (size, old) in enumerate(zip(shape, before, strict=True)) if size != old}
+    changed = {axis for axis, (size, old) in enumerate(zip(shape, before, strict=True)) if str(size) != str(old)}
     head, inner, outer = axes
     return (None if head in changed else head, inner, outer) if changed <= {head} else None
 

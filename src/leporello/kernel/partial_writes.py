@@ -15,6 +15,7 @@ from leporello.kernel.description import Constant, Expression
 from leporello.kernel.index import Index
 from leporello.kernel.lowering_context import LoweringContext, Positions, cast, dims, dtype_of, features, refuse, short
 from leporello.loop.graph import arguments
+from leporello.loop.sizes import AnySize
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class PartialWrite:
     overwrites   whether an earlier write has stored something there, so that the order counts
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[AnySize, ...]
     value: Expression
     index: Positions
     overwrites: bool = False
@@ -39,7 +40,7 @@ def partial_writes_of(context: LoweringContext, node: fx.Node) -> Iterator[Parti
 
 def _whole(
     context: LoweringContext, node: fx.Node, like: fx.Node
-) -> tuple[tuple[int, ...], Expression, list[Index | None]]:
+) -> tuple[tuple[AnySize, ...], Expression, list[Index | None]]:
     """A part in loops over all of it: the loops' sizes, its element in the type of `like`, and that element's index.
 
     The index is a new list, which the caller changes to one of the whole value.

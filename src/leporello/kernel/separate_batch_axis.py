@@ -17,12 +17,13 @@ from torch import Tensor, fx
 
 from leporello.kernel.expressions import POINTWISE, PRODUCTS, REDUCTIONS
 from leporello.kernel.lowering_context import short
-from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_row_symbol, has_rows, size_of
 from leporello.loop.graph import arguments, call, copied
+from leporello.loop.sizes import AnySize
 
 aten = torch.ops.aten
 
-Factors = tuple[int | None, ...]  # the sizes that one axis is the product of; None for the rows
+Factors = tuple[AnySize | None, ...]  # the sizes that one axis is the product of; None for the rows
 AxisFactors = tuple[Factors, ...]  # of all axes of a value
 Factored = tuple[fx.Node, AxisFactors]  # a value with every factor as an axis, and which axes of the original they make
 COPIES = {"clone", "alias", "detach", "stop", "contiguous"}
@@ -93,13 +94,13 @@ class _Separation:
         rows = clean_row_axis(value)
         if has_rows(value) and rows is None:
             return None
-        return node, tuple((None,) if axis == rows else (int(size),) for axis, size in enumerate(value.shape))
+        return node, tuple((None,) if axis == rows else (size_of(size),) for axis, size in enumerate(value.shape))
 
     def sizes(self, axes: AxisFactors) -> list[Any]:
         """The shape of a value without a merged axis, as arguments of a view: the node `rows` for the rows."""
         return [self.rows if factors == (None,) else math.prod(size or 1 for size in factors) for factors in axes]
 
-    def viewed(self, node: fx.Node, factors: Sequence[int | None]) -> fx.Node:
+    def viewed(self, node: fx.Node, factors: Sequence[AnySize | None]) -> fx.Node:
         """A value in the shape `factors`, None for the rows: features are merged and split, the rows stay one axis."""
         contiguous = self.call(aten.clone.default, node, memory_format=torch.contiguous_format)
         return self.call(aten.view.default, contiguous, [self.rows if f is None else f for f in factors])
@@ -107,7 +108,7 @@ class _Separation:
     def broadcastable(self, value: Factored, axes: AxisFactors) -> fx.Node | None:
         """A value with its axes split as `axes` are, so that it broadcasts to them; None where that cannot be."""
         node, present = value
-        shape: list[int | None] = []
+        shape: list[AnySize | None] = []
         for factors, wanted in zip(present, axes[len(axes) - len(present) :], strict=True):
             if factors == wanted:
                 shape += wanted
@@ -120,7 +121,7 @@ class _Separation:
         return node if tuple(shape) == _flat(present) else self.viewed(node, shape)
 
 
-def _product(factors: Factors) -> int:
+def _product(factors: Factors) -> AnySize:
     """The product of the features among some factors; rows count as 1."""
     return math.prod(1 if size is None else size for size in factors)
 
@@ -145,7 +146,7 @@ def _reshape(separation: _Separation, node: fx.Node) -> Factored | None:
     source, axes = value
     remaining, new_axes = [size for size in _flat(axes) if size != 1], []
     for size in node.meta["val"].shape:
-        factors = _take_factors(remaining, size, separation.family.rows)
+        factors = _take_factors(remaining, size, separation.family)
         if factors is None:
             return None
         new_axes.append(factors)
@@ -154,16 +155,18 @@ def _reshape(separation: _Separation, node: fx.Node) -> Factored | None:
     return separation.viewed(source, _flat(new_axes)), tuple(new_axes)
 
 
-def _take_factors(remaining: list[int | None], size: Any, rows: Any) -> Factors | None:
+def _take_factors(remaining: list[AnySize | None], size: Any, family: FakeTensorFamily) -> Factors | None:
     """Take the factors of an axis of this size off the front of `remaining`, in place; None where they do not fit.
 
     A feature is split where the axis needs only a part of it.
 
-    size   a number, or a symbolic multiple of `rows`, the symbol of the number of rows
+    size   of a fake tensor of the family
     """
-    needs_rows = not isinstance(size, int)
-    rest = _multiple_of_rows(size, rows) if needs_rows else size
-    factors: list[int | None] = []
+    needs_rows = not isinstance(size, int) and has_row_symbol(size)
+    rest = family.per_row(size) if needs_rows else size_of(size)
+    if rest is None:
+        return None
+    factors: list[AnySize | None] = []
     while remaining and (rest != 1 or needs_rows):
         first = remaining.pop(0)
         if first is None:
@@ -183,11 +186,6 @@ def _take_factors(remaining: list[int | None], size: Any, rows: Any) -> Factors 
     return tuple(factors) or (1,)
 
 
-def _multiple_of_rows(size: Any, rows: Any) -> int:
-    """The factor of `rows` in a symbolic size."""
-    return int((size.node.expr / rows.node.expr).simplify())
-
-
 def _pointwise(separation: _Separation, node: fx.Node) -> Factored | None:
     sources = [source for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
     values = [separation.factors_of(source) for source in sources]
@@ -202,9 +200,9 @@ def _pointwise(separation: _Separation, node: fx.Node) -> Factored | None:
         return None
     args, options = fx.map_arg((node.args, node.kwargs), lambda source: replacements.get(source, source))
     new = separation.call(node.target, *args, **options)  # type: ignore[arg-type]
-    shape = iter(new.meta["val"].shape)
-    sizes = [[next(shape) for _ in factors] for factors in axes]
-    return new, tuple(tuple(size if isinstance(size, int) else None for size in own) for own in sizes)
+    row = clean_row_axis(new.meta["val"])
+    shape = iter([None if axis == row else size_of(size) for axis, size in enumerate(new.meta["val"].shape)])
+    return new, tuple(tuple(next(shape) for _ in factors) for factors in axes)
 
 
 def _reduction(separation: _Separation, node: fx.Node) -> Factored | None:
@@ -268,11 +266,13 @@ def _expand(separation: _Separation, node: fx.Node) -> Factored | None:
     source, axes = value
     sizes = node.meta["val"].shape
     leading = sizes[: len(sizes) - len(axes)]
-    new_axes: list[Factors] = [(size,) for size in leading]
-    for factors, size in zip(axes, sizes[len(leading) :], strict=True):
-        new_axes.append((size,) if factors == (1,) else factors)
-    if not all(isinstance(size, int) or size is None for size in _flat(new_axes)):
+    if any(not isinstance(size, int) and has_row_symbol(size) for size in leading):
         return None  # expanded over rows
+    new_axes: list[Factors] = [(size_of(size),) for size in leading]
+    for factors, size in zip(axes, sizes[len(leading) :], strict=True):
+        if factors == (1,) and not isinstance(size, int) and has_row_symbol(size):
+            return None
+        new_axes.append((size_of(size),) if factors == (1,) else factors)
     shape = [separation.rows if size is None else size for size in _flat(new_axes)]
     return separation.call(aten.expand.default, source, shape), tuple(new_axes)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from leporello.errors import ArgumentError
+from leporello.loop.loop import Loop
+from leporello.loop.port import Role
+from leporello.loop.sizes import SMALLEST_LENGTH, Size
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 
 
@@ -122,3 +125,61 @@ def context_of(leaves: Sequence[ContextLeaf], like: Tree) -> Tree:
         return Shared(tensor) if isinstance(leaf, Shared) else tensor
 
     return map_leaves(new, like)
+
+
+# ---- free lengths
+
+FreeAxes = tuple[
+    int | None, ...
+]  # of a leaf, without the batch: which free length each axis has; None for a fixed size
+
+
+def free_axes(contexts: Sequence[tuple[str, Tensor]], shared: Sequence[bool], held: Collection[int]) -> list[FreeAxes]:
+    """Which axes of a context may have another length in the next call, as far as sizes tell: a trace decides.
+
+    Axes of equal size have the same length. An axis is fixed if inputs, states or parameters have its size too; but
+    not the first one behind the batch of what has several axes or no floating numbers: memories and their masks.
+
+    shared   which leaves have no batch axis
+    held     sizes of inputs, states and parameters
+    """
+    lengths: dict[int, int] = {}
+    leaves: list[FreeAxes] = []
+    for (_, tensor), is_shared in zip(contexts, shared, strict=True):
+        sizes = tensor.shape[not is_shared :]
+        first = len(sizes) > 1 or not tensor.is_floating_point()
+        axes = [
+            size >= SMALLEST_LENGTH and (size not in held or (first and not axis)) for axis, size in enumerate(sizes)
+        ]
+        pairs = zip(sizes, axes, strict=True)
+        leaves.append(tuple(lengths.setdefault(size, len(lengths)) if free else None for size, free in pairs))
+    return leaves
+
+
+def length_places(leaves: Sequence[FreeAxes]) -> list[tuple[int, int]]:
+    """For each free length a leaf and an axis that has it."""
+    places: dict[int, tuple[int, int]] = {}
+    for leaf, axes in enumerate(leaves):
+        for axis, length in enumerate(axes):
+            if length is not None:
+                places.setdefault(length, (leaf, axis))
+    return [places[length] for length in sorted(places)]
+
+
+def without_lengths(leaves: Sequence[FreeAxes], fixed: Collection[int]) -> list[FreeAxes]:
+    """The axes without those lengths; the others are numbered anew."""
+    kept = sorted({length for axes in leaves for length in axes if length is not None} - set(fixed))
+    return [tuple(kept.index(length) if length in kept else None for length in axes) for axes in leaves]
+
+
+def axes_of(loop: Loop, contexts: Sequence[ContextLeaf]) -> list[FreeAxes]:
+    """Which axes of a context have free lengths in a Loop; those of a leaf that no step reads have none."""
+    ports = {port.name: port for port in loop.inputs if port.role is Role.CONTEXT}
+
+    def axes(leaf: ContextLeaf) -> FreeAxes:
+        if leaf.name not in ports:
+            return (None,) * (leaf.tensor.dim() - (not leaf.shared))
+        sizes = ports[leaf.name].shape
+        return tuple(size.terms[0][0][0] if isinstance(size, Size) else None for size in sizes)
+
+    return [axes(leaf) for leaf in contexts]

@@ -6,6 +6,7 @@ A Loop and all its rewrites belong to one family, so that a rewrite can compute 
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from torch.backends import opt_einsum
 from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from leporello.loop.sizes import AnySize, Size, nominal
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
 
@@ -73,9 +76,10 @@ class FakeTensorFamily:
     feature_sizes   sizes that the symbol's hint must differ from. torch assumes the hint where a step decides by the
                     number of rows; the batch can then still be told from other axes by its size
     rows            a number instead of the symbol, for a step that depends on the number
+    lengths         examples of free lengths: each is a symbol of its own, in `lengths`
     """
 
-    def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None) -> None:
+    def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
         free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
         self.example_rows = rows if rows is not None else free
         self.shapes = ShapeEnv(
@@ -83,20 +87,24 @@ class FakeTensorFamily:
         )  # numbers and sizes that depend on data are refused in the user's line that reads them
         self.shapes.fake_tensor_cache = _OperatorCache(self.shapes)
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
-        self.rows: Any = self.example_rows if rows is not None else self._symbol()
+        self.rows: Any = self.example_rows if rows is not None else self._symbol("rows", self.example_rows)
+        self.example_lengths = list(lengths)
+        self._numbers: set[int] = set()
+        self.lengths = [self._symbol(f"length{index}", example) for index, example in enumerate(lengths)]
+        _row_symbols[self.shapes] = None if isinstance(self.rows, int) else self.rows.node.expr
+        _length_symbols[self.shapes] = {symbol.node.expr: index for index, symbol in enumerate(self.lengths)}
 
-    def _symbol(self) -> Any:
+    def _symbol(self, name: str, example: int) -> Any:
         from torch._dynamo.source import ConstantSource  # here, because it loads all of dynamo: most of a second
 
-        source = ConstantSource("rows")
-        symbol = self.shapes.create_symbol(
-            self.example_rows, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
-        )
-        return self.shapes.create_symintnode(symbol, hint=self.example_rows, source=source)
+        source = ConstantSource(name)
+        symbol = self.shapes.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        return self.shapes.create_symintnode(symbol, hint=example, source=source)
 
-    def tensor(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, rows: bool) -> Tensor:
-        """A fake tensor [rows, *shape], or [*shape] without the row axis."""
-        full = (self.rows, *shape) if rows else tuple(shape)
+    def tensor(self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device, *, rows: bool) -> Tensor:
+        """A fake tensor [rows, *shape], or [*shape] without the row axis; a `Size` is the symbol that it stands for."""
+        sizes = self.with_symbols(shape)
+        full = (self.rows, *sizes) if rows else tuple(sizes)
         with self.mode:
             return torch.empty(full, dtype=dtype, device=device)
 
@@ -111,10 +119,14 @@ class FakeTensorFamily:
 
         def lazily(*values: Any) -> Any:
             with maybe_enable_thunkify():  # arithmetic on sizes is recorded only where an operator reads it
-                return function(*values)
+                return function(*values[len(self.lengths) :])
 
         with self.active():
-            return make_fx(lazily, decomposition_table=decompositions)(*arguments)
+            module = make_fx(lazily, decomposition_table=decompositions)(*self.lengths, *arguments)
+        if self.lengths:
+            self._note_numbers(module.graph)
+            _lengths_in_place(module.graph, len(self.lengths))
+        return module
 
     def graph_of(self, function: Callable[..., Any], *arguments: Any, decompositions: Any = None) -> fx.GraphModule:
         """The graph of function(*arguments), as of `traced`, but without operators that write in place.
@@ -143,11 +155,43 @@ class FakeTensorFamily:
 
     def guards(self) -> list[Any]:
         """What the trace assumes about the number of rows, and where; empty for a step that works for every batch."""
-        return list(self.shapes.guards)
+        symbol = _row_symbols[self.shapes]
+        return [guard for guard in self.shapes.guards if not self.lengths or symbol in guard.expr.free_symbols]
 
     def batch_is_concrete(self) -> bool:
         """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""
-        return isinstance(self.rows, int) or bool(self.shapes.guards)
+        return isinstance(self.rows, int) or bool(self.guards())
+
+    def per_row(self, size: Any) -> AnySize | None:
+        """By what the number of rows is multiplied in a symbolic size; None for a size of another form."""
+        times, symbols = size.node.expr / self.rows.node.expr, _length_symbols[self.shapes]
+        if not times.is_Integer and not (
+            times.free_symbols and all(symbol in symbols for symbol in times.free_symbols)
+        ):
+            return None
+        return _as_size(times, symbols)
+
+    def with_symbols(self, argument: Any) -> Any:
+        """An argument of an operator with torch's symbols in the place of each `Size`."""
+        if isinstance(argument, (tuple, list)):
+            return [*map(self.with_symbols, argument)]
+        return argument.value(self.lengths) if isinstance(argument, Size) else argument
+
+    def _note_numbers(self, graph: fx.Graph) -> None:
+        """Note the free lengths of which an operator reads another number than a size, such as a square root."""
+        symbols = _length_symbols[self.shapes]
+        for node in graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, (torch.SymFloat, torch.SymBool)):
+                self._numbers |= {symbols[symbol] for symbol in value.node.expr.free_symbols if symbol in symbols}
+
+    def fixed_lengths(self) -> set[int]:
+        """Which free lengths are no symbols any more: the trace holds only for their example, or for some lengths."""
+        symbols = _length_symbols[self.shapes]
+        fixed = self._numbers | {i for symbol, i in symbols.items() if self.shapes.replace(symbol) != symbol}
+        for guard in self.shapes.guards:
+            fixed |= {symbols[symbol] for symbol in guard.expr.free_symbols if symbol in symbols}
+        return fixed
 
 
 # Libraries and fused operators of torch that choose by the number of rows, or hide what they compute: the getter and
@@ -183,12 +227,78 @@ def writes_in_place(node: fx.Node) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
+_row_symbols: weakref.WeakKeyDictionary[ShapeEnv, Any] = weakref.WeakKeyDictionary()
+_length_symbols: weakref.WeakKeyDictionary[ShapeEnv, dict[Any, int]] = weakref.WeakKeyDictionary()
+
+
+def _lengths_in_place(graph: fx.Graph, count: int) -> None:
+    """Remove the free lengths from the placeholders of a traced graph: where an operator reads a number that is made of
+    them alone, a `Size` stands among its arguments."""
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and node.op != "output" and not has_row_symbol(value):
+            number = without_symbols(value)
+            for user in list(node.users):
+                user.args, user.kwargs = fx.map_arg(
+                    (user.args, user.kwargs),
+                    lambda read, node=node, number=number: number if read is node else read,  # type: ignore[misc]
+                )
+    graph.eliminate_dead_code()
+    for node in [node for node in graph.nodes if node.op == "placeholder"][:count]:
+        graph.erase_node(node)
+
+
+def has_row_symbol(size: Any) -> bool:
+    """Whether a symbolic number is made of the number of rows."""
+    expression = size.node.expr
+    return _row_symbols[size.node.shape_env] in expression.free_symbols
+
+
+def size_of(size: Any) -> AnySize:
+    """A size of a fake tensor that does not depend on the number of rows: an integer, or a `Size`."""
+    if isinstance(size, int):
+        return size
+    expression, symbols = size.node.expr, _length_symbols[size.node.shape_env]
+    if not all(symbol in symbols for symbol in expression.free_symbols):
+        raise ValueError(f"the size {expression} depends on the number of rows")
+    return _as_size(expression, symbols)
+
+
+def _as_size(expression: Any, symbols: dict[Any, int]) -> AnySize:
+    """An expression of free lengths as a size."""
+    if expression.is_Integer:
+        return int(expression)
+    total: AnySize = 0
+    for powers, factor in expression.as_poly(*symbols).terms():
+        product: AnySize = int(factor)
+        for symbol, power in zip(symbols, powers, strict=True):
+            for _ in range(power):
+                product = product * Size.length(symbols[symbol])
+        total = total + product
+    return total
+
+
+def count_of(value: Tensor) -> int:
+    """The number of elements of a fake tensor without rows; for free lengths of common size."""
+    return math.prod(nominal(size_of(size)) for size in value.shape)
+
+
+def without_symbols(argument: Any) -> Any:
+    """An argument of an operator with a `Size` in the place of torch's symbols of free lengths, also in lists."""
+    if isinstance(argument, (tuple, list)):
+        symbolic = any(isinstance(part, torch.SymInt) for part in argument)
+        return [*map(without_symbols, argument)] if symbolic else argument
+    if isinstance(argument, torch.SymInt):
+        return argument if has_row_symbol(argument) else size_of(argument)
+    return argument
+
+
 def row_axes(value: Tensor) -> list[int]:
     """The axes of a fake tensor whose size is the symbol for the number of rows, or a multiple of it.
 
     Empty where the family has a number instead of the symbol.
     """
-    return [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
+    return [axis for axis, size in enumerate(value.shape) if not isinstance(size, int) and has_row_symbol(size)]
 
 
 def clean_row_axis(value: Any) -> int | None:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, without_symbols
+from leporello.loop.sizes import Size
 
 
 def arguments(node: fx.Node) -> tuple[Any, ...]:
@@ -58,8 +59,11 @@ def call(
     args, options   of the operator: nodes and constants
     name            of the node; by default fx chooses one
     """
+    args = tuple(map(without_symbols, args))
     node = graph.create_node("call_function", target, args, options, name=name)
     values = fx.map_arg((args, options), lambda arg: arg.meta["val"])
+    if family.lengths:
+        values = (family.with_symbols(values[0]), {key: family.with_symbols(value) for key, value in values[1].items()})
     with family.active(), torch.no_grad():
         node.meta["val"] = target(*values[0], **values[1])
     return node
@@ -178,6 +182,7 @@ def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int
     order    indices of the placeholders in the order of the arguments; by default the graph's own
     """
     copy, _ = copied(graph)
+    _numbers_as_nodes(copy, lambda number: lambda rows: number.value(rows.lengths))
     for node in copy.nodes:
         if node.op == "call_function":
             node.target = FASTER_CALLS.get(node.target, node.target)
@@ -194,6 +199,47 @@ def function_of(graph: fx.Graph, placed: Sequence[int] = (), order: Sequence[int
             last = copy.placeholder(f"place_{index}")
         returned[index].kwargs = {**returned[index].kwargs, "out": last}
     return fx.GraphModule({}, copy).forward
+
+
+def traceable(graph: fx.Graph, family: FakeTensorFamily) -> Callable[..., Any]:
+    """The graph as a Python function of its placeholders, to be traced: free lengths are the family's symbols."""
+    copy, _ = copied(graph)
+    _numbers_as_nodes(copy, lambda number: lambda rows: family.with_symbols(number))
+    return fx.GraphModule({}, copy).forward
+
+
+def _numbers_as_nodes(graph: fx.Graph, function: Callable[[Any], Callable[[Any], Any]]) -> None:
+    """Replace each number of free lengths among a graph's arguments by a call of function(number) with the rows."""
+    nodes: dict[Any, fx.Node] = {}
+    inputs = placeholders(graph)
+
+    def replaced(argument: Any) -> Any:
+        if isinstance(argument, (tuple, list)):
+            return [*map(replaced, argument)]
+        if not isinstance(argument, Size):
+            return argument
+        if argument not in nodes:
+            read = function(argument)
+            read.__name__ = "length"
+            with graph.inserting_after(inputs[-1]):
+                nodes[argument] = graph.call_function(read, (inputs[0],))
+        return nodes[argument]
+
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        if any(map(_holds_length, (*node.args, *node.kwargs.values()))):
+            node.args = tuple(map(replaced, node.args))
+            node.kwargs = {name: replaced(value) for name, value in node.kwargs.items()}
+
+
+def reads_lengths(graph: fx.Graph) -> bool:
+    """Whether an argument of a graph's operators is made of free lengths."""
+    return any(_holds_length(argument) for node in graph.nodes for argument in (*node.args, *node.kwargs.values()))
+
+
+def _holds_length(argument: Any) -> bool:
+    if isinstance(argument, (tuple, list)):
+        return any(map(_holds_length, argument))
+    return isinstance(argument, Size)
 
 
 def placeable(graph: fx.Graph) -> list[int]:

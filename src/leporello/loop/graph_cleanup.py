@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.fake_tensors import FakeTensorFamily, row_axes
 from leporello.loop.graph import arguments, call, placeholders, stop
 from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
@@ -78,24 +78,24 @@ def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> An
     if node.target is aten.copy.default:
         return _source_of_copy(graph, node, family)
     if node.target is aten.sym_size.int:
-        return _count(graph, node)
+        return _count(graph, node, family)
     if node.target in _FILL_VALUES:
         return _filled(graph, node, family)
     return None
 
 
-def _count(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+def _count(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
     """A size as a multiple of the number of rows, so that it depends on no value; None for another kind of size."""
     rows, size = placeholders(graph)[0], node.meta["val"]
     if isinstance(size, int) or isinstance(rows.meta["val"], int):
         return None
-    times = size.node.expr / rows.meta["val"].node.expr
-    if not times.is_Integer:
+    times: Any = family.per_row(size)
+    if times is None:
         return None
-    if times == 1:
+    if isinstance(times, int) and times == 1:
         return rows
     with graph.inserting_before(node):
-        count = graph.call_function(operator.mul, (rows, int(times)))
+        count = graph.call_function(operator.mul, (rows, times))
     count.meta["val"] = size
     return count
 
@@ -106,7 +106,10 @@ def _takes_everything(node: fx.Node) -> bool:
     defaults: list[Any] = [0, None, None, 1]
     axis, start, end, step = options + defaults[len(options) :]
     size = source.meta["val"].shape[axis]
+    if not isinstance(start, int) and start is not None:
+        return False
     beyond = isinstance(end, int) and (end == sys.maxsize or (isinstance(size, int) and end >= size))
+    beyond = beyond or (isinstance(end, torch.SymInt) and str(end) == str(size))
     return bool(start in (0, None) and (end is None or beyond) and step == 1)
 
 
@@ -126,9 +129,10 @@ _FILL_VALUES: dict[Any, int | None] = {
 def _filled(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
     """The same constant as a `full` of its sizes; None if a size is a multiple of the rows."""
     shape, rows = node.meta["val"].shape, placeholders(graph)[0]
-    if not all(isinstance(size, int) or size.node.expr.is_symbol for size in shape):
+    axes = row_axes(node.meta["val"])
+    if axes and (len(axes) > 1 or not shape[axes[0]].node.expr.is_symbol):
         return None
-    sizes = [size if isinstance(size, int) else rows for size in shape]
+    sizes = [rows if axis in axes else size for axis, size in enumerate(shape)]
     value = _FILL_VALUES[node.target]
     options = {"dtype": node.meta["val"].dtype, "device": node.meta["val"].device}
     with graph.inserting_before(node):

@@ -49,6 +49,7 @@ class Loop:
     batch_interaction   why rows of the batch influence each other, in a sentence; None if they do not
     last_step_outputs   names of outputs that are computed at the last step only, such as those of a summary
     signature           None for a Loop that no user calls, such as that of a gradient
+    free_lengths        for each free length an input and an axis of its value that has it
     """
 
     name: str
@@ -61,6 +62,7 @@ class Loop:
     batch_interaction: str | None = None
     last_step_outputs: tuple[str, ...] = ()
     signature: Signature | None = None
+    free_lengths: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", as_inputs(self.inputs))

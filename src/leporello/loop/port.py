@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from leporello.loop.sizes import Size
+
 Kind = Literal["sequence", "invariant", "draw", "state", "total"]
 PortKey = tuple[str, str]  # kind and name of a port
 PortValues = Mapping[PortKey, Tensor]
@@ -72,7 +74,7 @@ class Port:
     kind          sequence: one value a step; invariant: the same at every step; draw: random numbers, one set a step;
                   state: what a delay passes on; total: summed over steps
     rows          whether it has the row axis in front (a total without it is summed over rows too)
-    shape         the sizes of the other axes
+    shape         the sizes of the other axes: integers, and a `Size` for what has a free length
     distribution  of a draw: "uniform" on [0, 1) or "normal"
     of            the port that this one belongs to, of this Loop or of the one it was derived from: for an incoming
                   gradient the output, for a forward value that a backward Loop reads the forward port
@@ -83,7 +85,7 @@ class Port:
 
     kind: Kind
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
     rows: bool = True
@@ -112,9 +114,13 @@ class Port:
         return self.kind == "draw" or self.role is Role.ONE_DRAW
 
     def shape_of(self, length: Any, batch: Any) -> tuple[Any, ...]:
-        """The shape of its value for a call: steps in front where it has one value a step, then rows."""
+        """The shape of its value for a call: steps in front where it has one value a step, then rows.
+
+        batch   the number of rows; a `Counted` where it has free lengths
+        """
         steps = (length,) if self.kind in ("sequence", "draw") else ()
-        return (*steps, *((batch,) if self.rows else ()), *self.shape)
+        sizes = [size.value(batch.lengths) if isinstance(size, Size) else size for size in self.shape]
+        return (*steps, *((batch,) if self.rows else ()), *sizes)
 
     @property
     def key(self) -> PortKey:

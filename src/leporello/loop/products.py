@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from leporello.loop.fake_tensors import FakeTensorFamily, has_rows
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows, size_of
 from leporello.loop.graph import arguments, call, in_shape, placeholders
 
 aten = torch.ops.aten
@@ -79,9 +79,9 @@ def _is_copied(node: fx.Node) -> bool:
     if expand.target is not aten.expand.default or has_rows(arguments(expand)[0].meta["val"]):
         return False
     shape, stack = expand.meta["val"].shape, node.meta["val"].shape
-    if not isinstance(shape[0], torch.SymInt) or not all(isinstance(size, int) for size in shape[1:]):
+    if clean_row_axis(expand.meta["val"]) != 0 or not all(isinstance(size, int) for size in shape[1:]):
         return False
-    return len(shape) > 2 and list(shape[-2:]) == list(stack[1:])
+    return len(shape) > 2 and str(shape[-2:]) == str(stack[1:])
 
 
 def _is_of_rows(node: fx.Node) -> bool:
@@ -113,7 +113,7 @@ class _Writer:
     def by_heads(self, left: fx.Node, matrix: fx.Node) -> fx.Node:
         """[rows * n, a, k] times [n, k, m], as a product for each of n * a heads over all rows."""
         n, k, m = (int(size) for size in matrix.meta["val"].shape)
-        a = int(left.meta["val"].shape[1])
+        a = size_of(left.meta["val"].shape[1])
         apart = self.in_shape(left, [self.rows, n * a, k])
         heads = self(aten.permute.default, apart, [1, 0, 2])
         if a > 1:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, size_of
 from leporello.loop.graph import arguments, call, in_shape, placeholders
 
 aten = torch.ops.aten
@@ -90,8 +90,8 @@ def _at_places(
 ) -> fx.Node | None:
     """`value[row numbers, i, j]`, or a write to it, as a gather or scatter along one axis of all indexed places."""
     shape = value.meta["val"].shape
-    sizes = [int(size) for size in shape[1 : len(indices)]]
-    behind = [int(size) for size in shape[len(indices) :]]
+    sizes = [size_of(size) for size in shape[1 : len(indices)]]
+    behind = [size_of(size) for size in shape[len(indices) :]]
     place = None
     for index, size in zip(indices[1:], sizes, strict=True):
         inside = write(aten.remainder.Scalar, index, size)  # indices may count from the end

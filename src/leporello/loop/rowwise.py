@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, fx
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
+from leporello.loop.sizes import Counted
 from leporello.loop.trace_errors import line_text
 
 OF_THE_CALL = (Role.CONTEXT, Role.ONE_DRAW)  # invariants that the cell does not hold
@@ -92,13 +94,14 @@ def _differs_alone(loop: Loop, sequences: Named, states: Named, contexts: Named)
         return None
     values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
     step = function_of(loop.graph)
+    lengths = tuple(loop.family.example_lengths)
     with torch.autocast(_device(values), enabled=False):
-        together = step(_ROWS, *values)
+        together = step(Counted(_ROWS, lengths), *values)
         for row in range(_ROWS):
             alone = [
                 value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)
             ]
-            for port, all_rows, one_row in zip(loop.outputs, together, step(1, *alone), strict=True):
+            for port, all_rows, one_row in zip(loop.outputs, together, step(Counted(1, lengths), *alone), strict=True):
                 if not _close(all_rows[row : row + 1], one_row):
                     return f"'{port.name}' of a row changes with the other rows of the batch"
     return None
@@ -116,7 +119,7 @@ def _example(loop: Loop, port: Port, traced_with: Tensor | None) -> Tensor:
     if port.kind == "invariant" and port.role not in OF_THE_CALL:
         return loop.invariant(port.name)  # type: ignore[return-value]
     numbers = torch.Generator().manual_seed(len(port.name))
-    size = (_ROWS, *port.shape) if port.rows else port.shape
+    size = replace(port, kind="invariant").shape_of(1, Counted(_ROWS, tuple(loop.family.example_lengths)))
     if traced_with is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
         return traced_with.detach()[torch.arange(_ROWS) % traced_with.shape[0]]
     make = torch.rand if port.distribution == "uniform" else torch.randn

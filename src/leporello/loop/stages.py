@@ -199,7 +199,8 @@ class StageGraphs:
         if self.kind == "once" or (self.kind == "finish" and kind is ValueClass.FINISHED):
             return True
         if kind is ValueClass.TIMELESS:
-            return self.kind == "at once"  # with the rows of all steps
+            rows_are_an_axis = clean_row_axis(node.meta["val"]) is not None  # others cannot be read row by row
+            return self.kind == "at once" or (self.kind == "inside" and not rows_are_an_axis)
         return kind is ValueClass.VARYING and (is_view(node) or clean_row_axis(node.meta["val"]) is None)
 
     def _delayed(self, node: fx.Node) -> fx.Node:

@@ -26,9 +26,17 @@ from leporello.loop.cell_tensors import (
     under_cell_lock,
 )
 from leporello.loop.clock import time
-from leporello.loop.context import context_leaves, plain_context, present_context
+from leporello.loop.context import (
+    FreeAxes,
+    context_leaves,
+    free_axes,
+    length_places,
+    plain_context,
+    present_context,
+    without_lengths,
+)
 from leporello.loop.draws import Draw, Drawing, replay
-from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.fake_tensors import FakeTensorFamily, size_of
 from leporello.loop.found_tensors import FindTensors, Found
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
@@ -38,6 +46,7 @@ from leporello.loop.own_gradients import recording
 from leporello.loop.port import Port, Role
 from leporello.loop.rowwise import why_rows_interact
 from leporello.loop.scripts import scripts_inlined
+from leporello.loop.sizes import Size
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import context_name, observed, place_of, state_names, take
 from leporello.loop.step_checks import (
@@ -69,6 +78,7 @@ class _Leaves:
     state_spec: Any
     contexts: list[tuple[str, Tensor]]  # of the call, which every step reads
     shared: list[bool]  # which of them have no batch axis
+    free: list[FreeAxes]  # for each of them which axes have a free length
     context_present: list[bool]
     context_spec: Any  # None without a context
     found: dict[str, Found]  # invariants that the cell does not register
@@ -87,17 +97,36 @@ class _Traced:
 
 
 @under_cell_lock
-def trace(cell: nn.Module, x: Tree, state: Tree, context: Tree = None, *, rows: int | None = None) -> Loop:
+def trace(
+    cell: nn.Module, x: Tree, state: Tree, context: Tree = None, *, rows: int | None = None, free: bool = False
+) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 
     x, state   trees of tensors whose first axis is the batch. Only shapes, dtypes and devices matter, except for one
                numerical test that rows of the batch do not influence each other
     context    what the call passes to every step, as a tree of tensors and `Shared`
     rows       the number of rows, for a step that depends on it; such a trace serves that number only
+    free       whether the trace serves every length of those axes of the context that may differ from call to call
     """
     leaves = _flat(cell, x, state, context)
     refuse_before(cell, leaves.sequences, [*leaves.contexts, *leaves.invariants], leaves.states)
-    family = FakeTensorFamily(feature_sizes=[size for _, leaf in _all(leaves) for size in leaf.shape], rows=rows)
+    if free and rows is None and leaves.contexts:
+        held = {size for _, leaf in (*leaves.sequences, *leaves.invariants, *leaves.states) for size in leaf.shape}
+        leaves = replace(leaves, free=free_axes(leaves.contexts, leaves.shared, held))
+    while True:
+        loop = _traced(cell, leaves, rows)
+        fixed = loop.family.fixed_lengths()
+        if not fixed:
+            return loop.replace(batch_interaction=_batch_interaction(cell, x, state, context, loop, leaves))
+        leaves = replace(leaves, free=without_lengths(leaves.free, fixed))
+
+
+def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
+    """The Loop of a step, without the test of its rows."""
+    places = length_places(leaves.free)
+    lengths = [leaves.contexts[leaf][1].shape[axis + (not leaves.shared[leaf])] for leaf, axis in places]
+    sizes = [size for _, leaf in _all(leaves) for size in leaf.shape]
+    family = FakeTensorFamily(feature_sizes=sizes, rows=rows, lengths=lengths)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
         attributes_unchanged(cell),
@@ -106,8 +135,8 @@ def trace(cell: nn.Module, x: Tree, state: Tree, context: Tree = None, *, rows: 
         scripts_inlined(),
     ):
         traced, leaves = _traced_step(cell, leaves, family)
-    loop = _loop(cell, leaves, family, traced)
-    return loop.replace(batch_interaction=_batch_interaction(cell, x, state, context, loop, leaves))
+    read = tuple((leaves.contexts[leaf][0], axis + (not leaves.shared[leaf])) for leaf, axis in places)
+    return _loop(cell, leaves, family, traced).replace(free_lengths=read)
 
 
 def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, context: Tree, loop: Loop, leaves: _Leaves) -> str | None:
@@ -143,6 +172,7 @@ def _flat(cell: nn.Module, x: Tree, state: Tree, context: Tree) -> _Leaves:
         state_spec=state_spec,
         contexts=[(leaf.name, leaf.tensor) for leaf in contexts],
         shared=[leaf.shared for leaf in contexts],
+        free=[(None,) * (leaf.tensor.dim() - (not leaf.shared)) for leaf in contexts],
         context_present=[leaf is not None for leaf in pytree.tree_leaves(context)],
         context_spec=None if context is None else pytree.tree_structure(context),
         found={},
@@ -165,12 +195,16 @@ class _Fakes(NamedTuple):
 def _fake_leaves(leaves: _Leaves, family: FakeTensorFamily) -> _Fakes:
     """One fake tensor for every leaf, because a tensor that is passed twice must not merge two leaves into one."""
 
-    def fake(leaf: Tensor, rows: bool) -> Tensor:
-        return family.tensor(leaf.shape[1:] if rows else leaf.shape, leaf.dtype, leaf.device, rows=rows)
+    def fake(leaf: Tensor, rows: bool, free: FreeAxes = ()) -> Tensor:
+        shape: list[Any] = list(leaf.shape[1:] if rows else leaf.shape)
+        for axis, length in enumerate(free):
+            shape[axis] = shape[axis] if length is None else Size.length(length)
+        return family.tensor(shape, leaf.dtype, leaf.device, rows=rows)
 
+    contexts = zip(leaves.contexts, leaves.shared, leaves.free, strict=True)
     return _Fakes(
         [fake(leaf, True) for _, leaf in leaves.sequences],
-        [fake(leaf, not shared) for (_, leaf), shared in zip(leaves.contexts, leaves.shared, strict=True)],
+        [fake(leaf, not shared, free) for (_, leaf), shared, free in contexts],
         [fake(leaf, False) for _, leaf in leaves.invariants],
         [fake(leaf, True) for _, leaf in leaves.states],
     )
@@ -399,5 +433,5 @@ def _port(
     role: Role = Role.INPUT,
 ) -> Port:
     value = node.meta["val"]
-    shape = tuple(value.shape[1:] if rows else value.shape)
+    shape = tuple(map(size_of, value.shape[1:] if rows else value.shape))
     return Port(kind, name, shape, value.dtype, value.device, rows, distribution, role)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.plan_cache import keep, prepared
-from leporello.call.values import Extra, extra_values
+from leporello.call.values import Extra, counted, extra_values
 from leporello.engine import autograd
 from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Full
@@ -202,6 +202,7 @@ class Sampler:
             length = min(window, steps - start)
             extra |= extra_values(replace(call, length=length, begin=call.begin + start), plan.loop)
             extra[Role.TOKEN, None] = token
+            batch = counted(call.batch, plan.loop, extra)
             if noise is not None:
                 extra[Role.NOISE, None] = uniform_noise(length, batch, self.size, dtype, call.device, generator)
             with CELL_LOCK:
@@ -235,7 +236,7 @@ def sampler_of(net: Recurrent, call: Call, rows: int, choosing: Choosing, *, for
            only if there are no more of them than that
     """
     cache = net._plan_cache
-    loop = cache.loop(net.cell, call)
+    loop = cache.loop(net.cell, call, free=True)
     logits = [port for port in loop.outputs if port.kind == "sequence"]
     size = logits[0].shape[-1] if logits and logits[0].shape else 1
     structure, often = choosing.structure(size), rows >= size

@@ -17,7 +17,7 @@ from leporello.call.explain import explanation
 from leporello.call.inputs import map_tensors, time_first
 from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
-from leporello.call.values import values_of
+from leporello.call.values import counted, extra_values, values_of
 from leporello.engine.choice import refuse_unknown
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, MissingState
@@ -207,7 +207,8 @@ class Recurrent(nn.Module):
         """
         call = detached_for(self._checked(inputs, state, **arguments), self.gradient)
         plan, choice = self._plan_cache.plan(self.cell, call, self.gradient, self.engine)
-        return explanation(plan, choice, self.gradient, call.length, call.batch, passes=passes)
+        batch = counted(call.batch, plan.loop, extra_values(call, plan.loop))
+        return explanation(plan, choice, self.gradient, call.length, batch, passes=passes)
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""

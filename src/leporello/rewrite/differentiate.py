@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
-from leporello.loop.graph import copied, placeholders, results
+from leporello.loop.graph import copied, placeholders, results, traceable
 from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import kept
@@ -94,7 +94,7 @@ def _trace_vjp(
     """
     family = loop.family
     has_gradient: list[bool] = []
-    forward = fx.GraphModule({}, loop.graph).forward
+    forward = traceable(loop.graph, family)
 
     def product(rows: Any, values: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
         leaves = [

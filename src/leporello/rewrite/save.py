@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from leporello.loop.draft import Draft
-from leporello.loop.fake_tensors import clean_row_axis
+from leporello.loop.fake_tensors import clean_row_axis, size_of
 from leporello.loop.graph import arguments, key_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
@@ -251,7 +251,7 @@ def _sequence_port(name: str, node: fx.Node, role: Role) -> Port:
     """The port of a sequence that holds a value of each step."""
     value = node.meta["val"]
     axis = clean_row_axis(value)
-    shape = tuple(size for index, size in enumerate(value.shape) if index != axis)
+    shape = tuple(size_of(size) for index, size in enumerate(value.shape) if index != axis)
     return Port("sequence", name, shape, value.dtype, value.device, role=role)
 
 

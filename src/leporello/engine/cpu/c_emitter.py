@@ -10,7 +10,7 @@ from importlib import resources
 from typing import NoReturn
 
 from leporello.engine.cpu.c_expressions import LoopBody
-from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout
+from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout, free_lengths
 from leporello.engine.cpu.c_operators import REDUCTION_SPELLING, TYPES, extremes
 from leporello.engine.cpu.c_reductions import MOST_SIDE_BY_SIDE, side_by_side
 from leporello.errors import EngineRefusal
@@ -26,6 +26,7 @@ from leporello.kernel.description import (
     dtype_of_expression,
 )
 from leporello.kernel.operators import SEARCHES, SELECTIONS
+from leporello.loop.sizes import AnySize, Size
 
 
 def c_file(name: str) -> str:
@@ -112,7 +113,9 @@ class _BlockWriter:
                 self._reduction(block)
             self.emit("}", 4)
 
-    def product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: int | None = None) -> None:
+    def product(
+        self, block: Product, left: str, out: str, rows: str, depth: int, stride: AnySize | None = None
+    ) -> None:
         """Write the call of the runtime that computes a product, in a loop over heads where there are several.
 
         left, out   C pointers to the first row of the factor and of the result
@@ -123,9 +126,10 @@ class _BlockWriter:
         slot = self.layout.slots["matrix", block.matrix]
         heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
         head = "0" if block.heads == 1 else "head"
+        own_head = "0" if self.layout.kernel.matrices[block.matrix].heads == 1 else head
         stride = self.layout.stride(block.left) if stride is None else stride
         self.emit(
-            f"{heads}product(given + {slot}, {head}, {rows}, {block.inner}, {block.outer}, "
+            f"{heads}product(given + {slot}, {own_head}, {rows}, {block.inner}, {block.outer}, "
             f"{left} + {block.offset} + {head} * {block.inner}, {stride}, "
             f"{out} + {head} * {block.outer}, {self.layout.stride(block.out)});",
             depth,
@@ -225,7 +229,7 @@ class _BlockWriter:
         begin, update = begin.format(**extremes(block.buffer.dtype)), update.replace("sum", f"sums[{i} - first]")
         outer = tuple(1 if place == axis else other for place, other in enumerate(block.sizes))
         depth = self._loops(outer, "i", 5, pragmas=False)
-        wide = min(size, MOST_SIDE_BY_SIDE)
+        wide = MOST_SIDE_BY_SIDE if isinstance(size, Size) else min(size, MOST_SIDE_BY_SIDE)
         last = f"first + {wide}" if size % wide == 0 else f"(first + {wide} < {size} ? first + {wide} : {size})"
         self.emit(f"for (long first = 0; first < {size}; first += {wide}) {{", depth)
         self.emit(f"const long last = {last};", depth + 1)
@@ -244,7 +248,9 @@ class _BlockWriter:
         self.emit(f"for (long {i} = first; {i} < last; {i}++) {stored}", depth + 1)
         self._close(depth + 1, 5)
 
-    def _loops(self, sizes: tuple[int, ...], letter: str, depth: int, simd: str = "", *, pragmas: bool = True) -> int:
+    def _loops(
+        self, sizes: tuple[AnySize, ...], letter: str, depth: int, simd: str = "", *, pragmas: bool = True
+    ) -> int:
         """Open a loop for each axis of more than one element; returns the depth of the lines inside.
 
         letter   that the loop variables' names begin with
@@ -288,7 +294,8 @@ class _KernelWriter(_BlockWriter):
         self.lines.append(c_file("functions.c"))
         if any(isinstance(block, Reduction) and block.operator in SELECTIONS for block in kernel.blocks):
             self.lines.append(c_file("selection.c"))
-        self.emit(f"const long scratch_bytes = {self.layout.scratch_bytes()};")
+        scratch = self.layout.scratch_bytes()
+        self.emit(f"const long scratch_bytes = {0 if isinstance(scratch, Size) else scratch};")
         self.emit("")
         self._runner()
         return "\n".join(self.lines) + "\n"
@@ -299,11 +306,15 @@ class _KernelWriter(_BlockWriter):
         self.emit("void run(void **given, long first, long last, long steps, long batch, char *scratch, long share,")
         self.emit("         long shares) {")
         self.emit("scratch = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);", 1)
+        for index in range(free_lengths(kernel)):
+            self.emit(f"const long n{index} = (long)given[{layout.slots['length', index]}];", 1)
         if kernel.matrices:
             self.emit(f"const products product = (products)given[{layout.slots['products', 0]}];", 1)
         for buffer in layout.own:
             self.emit(f"{TYPES[buffer.dtype]} *{layout.memory(buffer)} = (void *)scratch;", 1)
-            self.emit(f"scratch += {layout.own_bytes(buffer)};", 1)
+            size = layout.own_bytes(buffer)
+            rounded = f"{size} & ~(long){CACHE_LINE_BYTES - 1}" if isinstance(size, Size) else size
+            self.emit(f"scratch += {rounded};", 1)
         if layout.gathered_bytes():
             self.emit(f"{layout.real} *gathered = (void *)scratch;", 1)
         self.emit("long blocks = (last - first + TOGETHER - 1) / TOGETHER, done = first;", 1)

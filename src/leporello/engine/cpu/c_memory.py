@@ -7,6 +7,7 @@ from typing import Literal
 from leporello.engine.cpu.c_operators import TYPES
 from leporello.kernel.dependencies import blocks_ahead, register_values
 from leporello.kernel.description import Buffer, Kernel, Place, Product
+from leporello.loop.sizes import AnySize, Size, nominal
 
 POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write")
 MATRIX_WORDS = 5  # of a matrix, behind the pointers: `matrix` in products.c
@@ -24,7 +25,15 @@ def rows_together(kernel: Kernel) -> int:
 
 
 def _matrix_elements(kernel: Kernel) -> int:
-    return sum(matrix.heads * matrix.inner * matrix.outer for matrix in kernel.matrices)
+    return sum(nominal(matrix.heads * matrix.inner * matrix.outer) for matrix in kernel.matrices)
+
+
+def free_lengths(kernel: Kernel) -> int:
+    """How many free lengths the buffers of a kernel have."""
+    sizes = [size for buffers in kernel.buffers.values() for buffer in buffers for size in buffer.sizes]
+    return 1 + max(
+        (index for size in sizes if isinstance(size, Size) for m, _ in size.terms for index in m), default=-1
+    )
 
 
 class MemoryLayout:
@@ -39,7 +48,8 @@ class MemoryLayout:
     prefetches   whether a step prefetches what the next one reads
     next_step    the sign, "+" or "-", of the way from a step's memory to that of the next
     slots        where in `given`, the words passed to the C function, the address of a buffer is, by place and slot;
-                 "matrix": where the MATRIX_WORDS of a matrix begin; "products": the function that multiplies
+                 "matrix": where the MATRIX_WORDS of a matrix begin; "products": the function that multiplies;
+                 "length": a free length
     """
 
     def __init__(self, kernel: Kernel, vector_bytes: int) -> None:
@@ -65,27 +75,30 @@ class MemoryLayout:
         row = "" if buffer.place == "fixed" else f"row * {self.stride(buffer)} + "
         return f"{self.names[buffer]}[{row}{index}]"
 
-    def stride(self, buffer: Buffer) -> int:
+    def stride(self, buffer: Buffer) -> AnySize:
         """Elements from row to row; padded in the thread's own memory, so that products may write whole tiles."""
         return self.padded(buffer.count) if buffer.place in ("scratch", "state", "next") else buffer.count
 
-    def padded(self, count: int) -> int:
+    def padded(self, count: AnySize) -> AnySize:
         """`count` rounded up to whole tiles, two vectors wide, and one tile more."""
         tile = 2 * self.lanes
-        return -(-count // tile) * tile + tile
+        return count + 2 * tile if isinstance(count, Size) else -(-count // tile) * tile + tile
 
-    def own_bytes(self, buffer: Buffer) -> int:
+    def own_bytes(self, buffer: Buffer) -> AnySize:
         """Bytes of a buffer in the thread's own memory, for all rows taken together, in whole cache lines."""
         size = self.rows_together * self.stride(buffer) * buffer.dtype.itemsize
+        if isinstance(size, Size):
+            return size + CACHE_LINE_BYTES  # the C code rounds
         return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
-    def gathered_bytes(self) -> int:
+    def gathered_bytes(self) -> AnySize:
         """Bytes for the gathered rows of several steps that a product ahead multiplies; 0 if none gathers."""
         lefts = [block.left for block in self.ahead if isinstance(block, Product) and block.left.place != "scratch"]
         size = self.kernel.dtype.itemsize
-        return max((self.rows_together * self.padded(left.count) * size for left in lefts), default=0)
+        sizes = [self.rows_together * self.padded(left.count) * size for left in lefts]
+        return sum(sizes) if any(isinstance(size, Size) for size in sizes) else max(sizes, default=0)
 
-    def scratch_bytes(self) -> int:
+    def scratch_bytes(self) -> AnySize:
         """All bytes that a thread needs; with one cache line more, so that they can begin at one."""
         return sum(map(self.own_bytes, self.own)) + self.gathered_bytes() + CACHE_LINE_BYTES
 
@@ -106,8 +119,8 @@ def _names(kernel: Kernel) -> dict[Buffer, str]:
     return names
 
 
-def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products"], int], int]:
-    slots: dict[tuple[Place | Literal["matrix", "products"], int], int] = {}
+def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products", "length"], int], int]:
+    slots: dict[tuple[Place | Literal["matrix", "products", "length"], int], int] = {}
     for place in POINTER_ORDER:
         for buffer in kernel.buffers[place]:
             slots[place, buffer.slot] = len(slots)
@@ -115,4 +128,6 @@ def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products"], 
     for index in range(len(kernel.matrices)):
         slots["matrix", index] = count + index * MATRIX_WORDS
     slots["products", 0] = count + len(kernel.matrices) * MATRIX_WORDS
+    for index in range(free_lengths(kernel)):
+        slots["length", index] = slots["products", 0] + 1 + index
     return slots

@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from leporello.loop.sizes import Size
+
 TYPES = {
     torch.float32: "float",
     torch.float64: "double",
@@ -134,8 +136,10 @@ def extremes(dtype: torch.dtype) -> dict[str, str]:
     return {"lowest": f"{limits.min + 1} - 1", "highest": str(limits.max)}  # C has no literal for the lowest
 
 
-def literal(value: float | int | bool, dtype: torch.dtype) -> str:
+def literal(value: float | int | bool | Size, dtype: torch.dtype) -> str:
     """The C literal of a constant, exact to the last bit of `dtype`."""
+    if isinstance(value, Size):
+        return f"(({TYPES[dtype]})({value}))"
     if not dtype.is_floating_point:
         return str(int(value))
     single = "f" if dtype == torch.float32 else ""

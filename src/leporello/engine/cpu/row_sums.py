@@ -169,7 +169,8 @@ def _row_sum(node: fx.Node) -> _RowSum | None:
         first, second = row_sum_operands(node) or (None, None)
         past = None
     values = [value for value in (first, second) if value is not None]
-    supported = all(value.meta["val"].dtype in KERNEL_DTYPES and _columns(value) for value in values)
+    fixed = all(isinstance(value.meta["val"].shape[1], int) for value in values)
+    supported = fixed and all(value.meta["val"].dtype in KERNEL_DTYPES and _columns(value) for value in values)
     return _RowSum(first, second, past) if values and supported else None
 
 

@@ -18,14 +18,37 @@ from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library, vector_bytes
 from leporello.engine.cpu.c_emitter import c_source_of
-from leporello.engine.cpu.c_memory import MATRIX_WORDS, rows_together
+from leporello.engine.cpu.c_memory import MATRIX_WORDS, MemoryLayout, free_lengths, rows_together
 from leporello.engine.target import BoundKernel, invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+from leporello.loop.sizes import AnySize, Size, nominal
 
 MIN_PACKED_ROWS = 8  # of all steps together; for fewer rows, matrices are read in place, not packed
 # (numbers, rows): threads share the columns of a matrix of at least so many numbers, if each would have fewer rows.
 SHARED_COLUMNS = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Where packed matrices are.
+
+    size     elements in the packed tiles of all matrices
+    begins   byte offset of each packed matrix
+    sizes    heads, inner and outer size of each matrix, for `pack`
+    """
+
+    size: AnySize
+    begins: tuple[AnySize, ...]
+    sizes: Any
+
+    def valued(self, lengths: Sequence[int]) -> Packing:
+        """The packing for these free lengths."""
+
+        def value(size: AnySize) -> int:
+            return size.value(lengths) if isinstance(size, Size) else size
+
+        return Packing(value(self.size), tuple(map(value, self.begins)), array("q", map(value, self.sizes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +59,7 @@ class CpuRunner:
     code          the library, held as long as its functions may be called
     address       of the kernel's function
     scratch       bytes of scratch memory for a thread, or for a team of threads
+    lengths       how many free lengths it takes
     products      the address of the function that multiplies rows with a matrix
     work          approximate operations of one row in one step
     team_rows     rows for which the scratch memory of a team has room
@@ -45,16 +69,15 @@ class CpuRunner:
     matrices      for each matrix: the slot of its fixed value, its head, inner and outer axis, and their strides if the
                   value is contiguous (None where it has other axes too)
     pack          the function that packs matrices
-    packed_size   elements in the packed tiles of all matrices
-    packed_at     byte offset of each packed matrix
-    sizes         heads, inner and outer size of each matrix, for `pack`
+    packing       of all matrices
     """
 
     kernel: Kernel
     source: Path
     code: ctypes.CDLL
     address: int
-    scratch: int
+    scratch: AnySize
+    lengths: int
     products: int
     work: int
     team_rows: int
@@ -62,9 +85,7 @@ class CpuRunner:
     loaded: tuple[int, ...]
     matrices: tuple[tuple[int, tuple[int | None, int, int], tuple[int, ...] | None], ...]
     pack: Callable[[int, int, int], None]
-    packed_size: int
-    packed_at: tuple[int, ...]
-    sizes: array[int]
+    packing: Packing
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         held = [*rows, *fixed]
@@ -78,7 +99,12 @@ class CpuRunner:
                 words += (0, pointers[len(rows) + slot], *strides)
             else:
                 words += (0, pointers[len(rows) + slot], *(0 if axis is None else value.stride(axis) for axis in axes))
-        packed = self._pack(words) if words and row_count >= MIN_PACKED_ROWS else None
+        packed = None
+        if words and row_count >= MIN_PACKED_ROWS:
+            packing = self.packing
+            if isinstance(packing.size, Size):
+                packing = packing.valued(row_count.lengths)  # type: ignore[attr-defined]
+            packed = self._pack(words, packing)
         words.append(self.products)
         run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
 
@@ -100,13 +126,17 @@ class CpuRunner:
             for value in writes:
                 arguments.append(value.data_ptr())
             arguments += words
+            needed = scratch
+            if self.lengths:
+                arguments += batch.lengths[: self.lengths]  # type: ignore[attr-defined]
+                needed = scratch.value(batch.lengths) if isinstance(scratch, Size) else scratch  # type: ignore[attr-defined]
             threads = native.thread_count(steps * batch * work)
             team_rows = self.team_rows if batch < threads * self.rows_alone else 0
-            run_kernel(address, arguments, batch, steps, scratch, threads, team_rows)
+            run_kernel(address, arguments, batch, steps, needed, threads, team_rows)
 
         return run
 
-    def _pack(self, words: list[int]) -> Tensor:
+    def _pack(self, words: list[int], packing: Packing) -> Tensor:
         """Pack the kernel's matrices into tiles, which the returned tensor holds.
 
         words   the C structs of the matrices, MATRIX_WORDS each; the addresses of the packed tiles are written here
@@ -117,12 +147,12 @@ class CpuRunner:
         key = None if cache is None else (id(self), tuple(words))
         if cache is not None and key in cache:
             packed: Tensor = cache[key]
-            words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
+            words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in packing.begins]
             return packed
-        packed = empty_from_pool((self.packed_size,), self.kernel.dtype, native.CPU)
-        words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in self.packed_at]
+        packed = empty_from_pool((packing.size,), self.kernel.dtype, native.CPU)
+        words[::MATRIX_WORDS] = [packed.data_ptr() + begin for begin in packing.begins]
         arguments = array("q", words)
-        self.pack(arguments.buffer_info()[0], self.sizes.buffer_info()[0], len(self.packed_at))
+        self.pack(arguments.buffer_info()[0], packing.sizes.buffer_info()[0], len(packing.begins))
         if cache is not None:
             cache[key] = packed
         return packed
@@ -131,14 +161,14 @@ class CpuRunner:
 def build(kernel: Kernel) -> CpuRunner:
     """Emit a kernel as C, compile it and load it."""
     code, source = library(c_source_of(kernel, vector_bytes()), kernel.name)
-    *begins, packed_size = accumulate((_packed_size(matrix, kernel) for matrix in kernel.matrices), initial=0)
-    shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if m.inner * m.outer >= size]
+    shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if nominal(m.inner * m.outer) >= size]
     return CpuRunner(
         kernel=kernel,
         source=source,
         code=code,
         address=native.address_of(code.run),
-        scratch=ctypes.c_long.in_dll(code, "scratch_bytes").value,
+        scratch=_scratch(kernel, code),
+        lengths=free_lengths(kernel),
         products=native.address_of(getattr(native.runtime(), f"product_{_letter(kernel)}")),
         work=sum(map(_work, kernel.blocks)),
         team_rows=rows_together(kernel),
@@ -146,38 +176,55 @@ def build(kernel: Kernel) -> CpuRunner:
         loaded=tuple(sorted(loaded(kernel))),
         matrices=tuple((matrix.fixed, matrix.axes, _strides(matrix, kernel)) for matrix in kernel.matrices),
         pack=getattr(native.runtime(), f"pack_{_letter(kernel)}"),
-        packed_size=packed_size,
-        packed_at=tuple(begin * kernel.dtype.itemsize for begin in begins),
-        sizes=array("q", [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]),
+        packing=_packing(kernel),
     )
 
 
+def _scratch(kernel: Kernel, code: ctypes.CDLL) -> AnySize:
+    """The scratch memory of a kernel, in bytes."""
+    if free_lengths(kernel):
+        return MemoryLayout(kernel, vector_bytes()).scratch_bytes()
+    return ctypes.c_long.in_dll(code, "scratch_bytes").value
+
+
 def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
-    """Strides of a contiguous matrix along its head, inner and outer axis; None where its value has other axes too.
+    """Strides of a contiguous matrix along its head, inner and outer axis.
+
+    None where its value has other axes too, or a free size.
 
     The stride along the heads is 0 where they share the matrix.
     """
     pairs = zip(matrix.axes, (matrix.heads, matrix.inner, matrix.outer), strict=True)
     sizes = {axis: size for axis, size in pairs if axis is not None}
-    if len(sizes) != len(kernel.buffers["fixed"][matrix.fixed].sizes):
+    free = any(isinstance(size, Size) for size in sizes.values())
+    if free or len(sizes) != len(kernel.buffers["fixed"][matrix.fixed].sizes):
         return None
     return tuple(
         0 if axis is None else math.prod(size for other, size in sizes.items() if other > axis) for axis in matrix.axes
     )
 
 
-def _packed_size(matrix: Matrix, kernel: Kernel) -> int:
-    """Elements of a matrix packed into tiles two vectors wide, the last one padded."""
+def _packing(kernel: Kernel) -> Packing:
+    *begins, size = accumulate((_packed_size(matrix, kernel) for matrix in kernel.matrices), initial=0)
+    sizes = [size for m in kernel.matrices for size in (m.heads, m.inner, m.outer)]
+    fixed = not any(isinstance(size, Size) for size in sizes)
+    bytes_at = tuple(begin * kernel.dtype.itemsize for begin in begins)
+    return Packing(size, bytes_at, array("q", sizes) if fixed else sizes)
+
+
+def _packed_size(matrix: Matrix, kernel: Kernel) -> AnySize:
+    """Elements of a matrix packed into tiles two vectors wide, the last one padded; at most, if its size is free."""
     tile = 2 * vector_bytes() // kernel.dtype.itemsize
-    return matrix.heads * matrix.inner * (-(-matrix.outer // tile) * tile)
+    padded = matrix.outer + tile if isinstance(matrix.outer, Size) else -(-matrix.outer // tile) * tile
+    return matrix.heads * matrix.inner * padded
 
 
 def _work(block: Block) -> int:
     """Approximate operations of a block for one row."""
     if isinstance(block, Product):
-        return 2 * block.heads * block.inner * block.outer
+        return 2 * nominal(block.heads) * block.inner * block.outer
     sizes = block.sizes if isinstance(block, Pointwise) else (*block.sizes, *block.over)
-    return 20 * math.prod(sizes)
+    return 20 * math.prod(map(nominal, sizes))
 
 
 def _letter(kernel: Kernel) -> str:

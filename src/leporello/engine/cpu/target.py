@@ -19,7 +19,7 @@ from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import POINTWISE, is_pointwise
 from leporello.kernel.lowering_context import short
 from leporello.kernel.views import SPLITS, VIEW_RULES
-from leporello.loop.fake_tensors import clean_row_axis, has_rows
+from leporello.loop.fake_tensors import clean_row_axis, count_of, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
 from leporello.rewrite.join_saved import join_saved
@@ -44,7 +44,7 @@ def is_drawn_in(node: fx.Node) -> bool:
     name = short(node)
     if name in ("mm", "addmm"):
         left, right = arguments(node)[-2:]
-        if has_rows(right.meta["val"]) or right.meta["val"].numel() > MAX_INSIDE_MATRIX_ELEMENTS:
+        if has_rows(right.meta["val"]) or count_of(right.meta["val"]) > MAX_INSIDE_MATRIX_ELEMENTS:
             return False
         return has_rows(left.meta["val"])
     if name in ("sum", "mean"):

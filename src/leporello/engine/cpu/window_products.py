@@ -117,6 +117,8 @@ def _fits(node: fx.Node) -> bool:
     others = [operand.meta["val"] for operand in (*bias, matrix)]
     if node.kwargs or not is_row_matrix(value) or any(map(has_rows, others)):
         return False
+    if not all(isinstance(size, int) for operand in others for size in operand.shape):
+        return False
     single = {operand.dtype for operand in (value.meta["val"], *others)} == {torch.float32}
     biases_are_vectors = all(tuple(operand.shape) == (others[-1].shape[1],) for operand in others[:-1])
     return single and others[-1].numel() >= MIN_MATRIX_NUMBERS and biases_are_vectors

@@ -14,9 +14,9 @@ from torch import Tensor, fx
 
 from leporello.engine.sweep.placement import placement_of, possible_aliases
 from leporello.engine.sweep.program import Program, own_row_axis
-from leporello.engine.sweep.source import SourceText, ValueNames, python_name
+from leporello.engine.sweep.source import SourceText, ValueNames, python_name, size_texts
 from leporello.engine.sweep.stage_writer import StageWriter
-from leporello.loop.graph import placeholders
+from leporello.loop.graph import placeholders, reads_lengths
 from leporello.loop.port import Port
 
 Windows = Callable[[int, int], list[tuple[int, int]]]
@@ -70,7 +70,8 @@ class _SweepWriter:
         text.line("one = len(every_window) == 1")
         self._prepare()
         text.line("for start, end in every_window:")
-        text.line("steps, rows = end - start, (end - start) * batch", 2)
+        free = self.program.split.loop.free_lengths
+        text.line(f"steps, rows = end - start, {'batch.times(end - start)' if free else '(end - start) * batch'}", 2)
         for timed in self.program.timed:
             self.stages.stage(timed)
         self._between_windows()
@@ -105,7 +106,8 @@ class _SweepWriter:
             stage, function = program.once
             targets = "".join(f"{self.values.value(node)}, " for node in stage.writes)
             results = {node for _, node in program.outputs}
-            if stage.reads or placeholders(stage.graph)[0].users or results & set(stage.writes):
+            counts = placeholders(stage.graph)[0].users or reads_lengths(stage.graph)
+            if stage.reads or counts or results & set(stage.writes):
                 reads = ", ".join(["batch", *map(self.values.value, stage.reads)])
                 text.line(f"{targets}= {text.name('once', function)}({reads})")
             else:  # the same for every call
@@ -169,7 +171,7 @@ class _SweepWriter:
             return f"w_{node.name}"
         axis = own_row_axis(node)
         if axis == 0:
-            sizes = ["length", "batch", *(str(size) for size in node.meta["val"].shape[1:])]
+            sizes = ["length", "batch", *size_texts(node.meta["val"])[1:]]
             return f"w_{node.name}.view({', '.join(sizes)})"
         return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
 

@@ -19,6 +19,8 @@ from leporello.engine.sweep.inside_loop import repeated, run_inside
 from leporello.engine.sweep.placement import Placement
 from leporello.engine.sweep.program import Program, own_row_axis
 from leporello.engine.target import put_step
+from leporello.loop.fake_tensors import row_axes, size_of
+from leporello.loop.sizes import AnySize, Size
 from leporello.loop.value_classes import ValueClass
 
 
@@ -102,7 +104,7 @@ class ValueNames:
         leaves   whether the value is returned to the caller: then the memory is not from the buffer pool. By default as
                  the placement has it
         """
-        sizes = [str(size) for size in node.meta["val"].shape]
+        sizes = size_texts(node.meta["val"])
         sizes[axis] = rows
         return self.empty_of(node, sizes, leaves=leaves)
 
@@ -139,14 +141,14 @@ class ValueNames:
     def _sequence_memory(self, node: fx.Node, length: str) -> str:
         if self.one_step:
             return self._step_memory(node)
-        return self.empty_of(node, [length, "batch", *(str(size) for size in node.meta["val"].shape[1:])])
+        return self.empty_of(node, [length, "batch", *size_texts(node.meta["val"])[1:]])
 
     def _step_memory(self, node: fx.Node) -> str:
         """An expression that allocates one step of a sequence: `empty_like` of a next state of that form is faster."""
         value = node.meta["val"]
         for name, (_, out) in self.program.delays.items():
             state = out.meta["val"]
-            if (state.shape[1:], state.dtype) == (value.shape[1:], value.dtype):
+            if (size_texts(state)[1:], state.dtype) == (size_texts(value)[1:], value.dtype):
                 return f"torch.empty_like(n_{python_name(name)})"
         return self.empty(node, "batch")
 
@@ -187,6 +189,16 @@ class ValueNames:
         self.text.line("else:", self.depth)
         self.text.line(f"if {name} is None: {name} = {self.empty(node, 'length * batch', axis)}", self.depth + 1)
         self.text.line(f"put_window({name}, {value}, {axis}, start * batch, rows)", self.depth + 1)
+
+
+def size_texts(value: Tensor) -> list[str]:
+    """The sizes of a fake tensor as expressions; those of the rows are of no use."""
+    axes = row_axes(value)
+    return ["rows" if axis in axes else _size_text(size_of(size)) for axis, size in enumerate(value.shape)]
+
+
+def _size_text(size: AnySize) -> str:
+    return size.text("batch.lengths[{}]") if isinstance(size, Size) else str(size)
 
 
 def python_name(name: str) -> str:

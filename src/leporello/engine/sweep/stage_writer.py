@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import fx
 
 from leporello.engine.sweep.program import InsideKernel, TimedStage, own_row_axis
-from leporello.engine.sweep.source import ValueNames, python_name
+from leporello.engine.sweep.source import ValueNames, python_name, size_texts
 from leporello.loop.port import Role
 
 
@@ -39,7 +39,8 @@ class StageWriter:
         self._make_contiguous(inside.reads)
         rows = ", ".join(f"{value(node)}{_rows_first(axis)}.contiguous()" for node, axis in inside.rows)
         fixed = ", ".join(value(node) for node in inside.fixed)
-        self.text.line(f"{name} = {runner}.begin([{rows}], [{fixed}], length * batch)")
+        count = "batch.times(length)" if self.program.split.loop.free_lengths else "length * batch"
+        self.text.line(f"{name} = {runner}.begin([{rows}], [{fixed}], {count})")
         for state in inside.states:
             now, new = (f"{letter}_{python_name(state)}" for letter in "sn")
             memory = self.values.empty(self.program.delays[state][1], "batch", leaves=True)
@@ -115,7 +116,7 @@ class StageWriter:
         """The expression of memory that a kernel writes in a window: rows first, contiguous."""
         if node in self.placement.in_place:
             return self.values.window(f"w_{node.name}")
-        sizes = [str(size) for size in node.meta["val"].shape]
+        sizes = size_texts(node.meta["val"])
         memory = self.values.empty_of(node, ["rows", *sizes[:axis], *sizes[axis + 1 :]])
         self.text.line(f"{self.values.flat(node)} = {memory}", self.depth)
         return self.values.flat(node)

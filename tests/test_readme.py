@@ -82,7 +82,7 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_path_on_a_page_is_seen() -> None:
-    assert PATH.findall("`loop/trace.py` and `engine/cpu/totals.c`, not `lp.fold`") == [
-        "loop/trace.py",
+    assert PATH.findall("`loop/tracing/trace.py` and `engine/cpu/totals.c`, not `lp.fold`") == [
+        "loop/tracing/trace.py",
         "engine/cpu/totals.c",
     ]

@@ -13,7 +13,7 @@ import leporello as lp
 from leporello.loop import fake_tensors
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.text import text_of
-from leporello.loop.trace import trace
+from leporello.loop.tracing.trace import trace
 
 
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

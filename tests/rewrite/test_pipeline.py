@@ -11,7 +11,7 @@ import leporello as lp
 from leporello.engine.plan import Plan
 from leporello.engine.targets import TARGETS
 from leporello.loop.loop import Loop
-from leporello.loop.trace import trace
+from leporello.loop.tracing.trace import trace
 from leporello.rewrite.pipeline import PIPELINE, Context, Pass, Pipeline, Slot
 
 PHASES = ("call", "plan", "forward", "backward", "second", "pair", "sweep")

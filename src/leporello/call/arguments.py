@@ -26,11 +26,11 @@ from leporello.call.inputs import ArgumentAxes, sequences_of, sizes_of, state_op
 from leporello.errors import ArgumentError
 from leporello.loop.batch_axis import batch_in_front
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.context import ContextLeaf
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import place_of, state_names
-from leporello.loop.step_checks import refuse_devices
+from leporello.loop.tracing.cell_tensors import under_cell_lock
+from leporello.loop.tracing.step_checks import refuse_devices
 
 
 @dataclass

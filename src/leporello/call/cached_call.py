@@ -44,9 +44,9 @@ from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import BatchAxis, batch_in_front
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import CELL_LOCK, replacements
 from leporello.loop.port import Role
 from leporello.loop.state import Tree, leaves_of
+from leporello.loop.tracing.cell_tensors import CELL_LOCK, replacements
 
 PAST = (Role.PAST, None)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.loop.step_checks import HOOKS
+from leporello.loop.tracing.step_checks import HOOKS
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)

@@ -38,10 +38,10 @@ from leporello.engine.plan import Plan
 from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.cell_tensors import CELL_LOCK, tensors_replaced
 from leporello.loop.context import Shared, plain_context
 from leporello.loop.state import Tree, leaves_of, map_leaves
 from leporello.loop.step import place_of
+from leporello.loop.tracing.cell_tensors import CELL_LOCK, tensors_replaced
 
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
 STAND_IN_ROWS = 2  # for a step that does not decide by their number

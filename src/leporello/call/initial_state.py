@@ -13,7 +13,7 @@ from leporello.loop.batch_axis import batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, described, leaves_of, same_structure
 from leporello.loop.step import place_of, state_names
-from leporello.loop.step_checks import refuse_batchless
+from leporello.loop.tracing.step_checks import refuse_batchless
 
 
 def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:

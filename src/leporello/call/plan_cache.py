@@ -25,14 +25,14 @@ from leporello.engine.plan import Plan, pipeline_of
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.context import FreeAxes, axes_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.sizes import LengthsFixed
 from leporello.loop.state import map_leaves
 from leporello.loop.step import place_of
-from leporello.loop.trace import trace
+from leporello.loop.tracing.cell_tensors import under_cell_lock
+from leporello.loop.tracing.trace import trace
 from leporello.rewrite.pipeline import Context, PassRecord, Pipeline
 
 MAX_ENTRIES = 64  # of each table: an attribute that changes with every call must not fill the memory

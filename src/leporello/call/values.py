@@ -18,11 +18,11 @@ from leporello.call.checks import checked_draws
 from leporello.engine.state_gradient import ALL, Passing
 from leporello.gradient.method import Method
 from leporello.loop.batch_axis import BatchAxis, batch_in_place
-from leporello.loop.cell_tensors import under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
 from leporello.loop.sizes import Counted
 from leporello.loop.state import Tree, leaves_of
+from leporello.loop.tracing.cell_tensors import under_cell_lock
 from leporello.rewrite.real_planes import complex_of, planes_of
 
 # what the rewrites of a call read: by role, and by the name of the input or state that it belongs to

@@ -14,9 +14,9 @@ from torch import Tensor, fx
 
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import call, copied, placeholders
-from leporello.loop.graph_cleanup import tidy
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
+from leporello.loop.tracing.graph_cleanup import tidy
 
 
 class Draft:

@@ -79,6 +79,22 @@ def in_shape(graph: fx.Graph, family: FakeTensorFamily, value: fx.Node, shape: S
     return call(graph, family, torch.ops.aten.view.default, copy, list(shape))
 
 
+class GraphWriter:
+    """Adds operators to a graph, at its point of insertion.
+
+    rows   the node of the number of rows, an argument of views
+    """
+
+    def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
+        self.graph, self.family, self.rows = graph, family, placeholders(graph)[0]
+
+    def __call__(self, target: Callable[..., Any], *args: Any, **options: Any) -> fx.Node:
+        return call(self.graph, self.family, target, *args, **options)
+
+    def in_shape(self, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
+        return in_shape(self.graph, self.family, value, shape)
+
+
 def key_of(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Hashable:
     """A key that two operators share if they compute the same: the target and its arguments.
 

@@ -16,8 +16,8 @@ from leporello.call.inputs import is_floating
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.context import context_of
-from leporello.loop.found_tensors import ReadInstead, found_in
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
+from leporello.loop.tracing.found_tensors import ReadInstead, found_in
 from leporello.nets.plain_loop import plain_loop
 from leporello.nets.recurrent import Recurrent
 

@@ -11,7 +11,7 @@ from leporello.call.arguments import checked_call
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module
-from leporello.loop.trace import trace
+from leporello.loop.tracing.trace import trace
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers

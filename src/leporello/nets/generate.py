@@ -19,10 +19,10 @@ from leporello.engine import autograd
 from leporello.errors import ArgumentError
 from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import batch_in_place
-from leporello.loop.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.loop.loop import Loop
 from leporello.loop.port import Role
 from leporello.loop.state import Tree, described, detach
+from leporello.loop.tracing.cell_tensors import CELL_LOCK, under_cell_lock
 from leporello.nets.recurrent import Recurrent
 from leporello.rewrite.pipeline import Context, Pipeline
 from leporello.rewrite.sample import TOKEN

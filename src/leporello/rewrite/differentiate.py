@@ -18,10 +18,10 @@ from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.graph import copied, placeholders, results, traceable
-from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import kept
 from leporello.loop.port import Kind, Port, Role
+from leporello.loop.tracing.graph_cleanup import WithoutAssertions, label_values, tidy
 
 aten = torch.ops.aten
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.graph import copied, operator_name, placeholders, results
-from leporello.loop.graph_cleanup import label_values, tidy
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import kept
 from leporello.loop.port import Port
+from leporello.loop.tracing.graph_cleanup import label_values, tidy
 
 aten = torch.ops.aten
 

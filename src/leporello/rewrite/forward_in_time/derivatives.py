@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.graph import copied, stop
-from leporello.loop.graph_cleanup import WithoutAssertions
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, PortKey, PortValues
+from leporello.loop.tracing.graph_cleanup import WithoutAssertions
 from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, gradient_port
 
 

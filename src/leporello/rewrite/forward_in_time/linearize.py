@@ -18,9 +18,9 @@ from torch import Tensor, fx
 
 from leporello.errors import RowsMeet, UntraceableStep
 from leporello.loop.graph import placeholders, stop
-from leporello.loop.graph_cleanup import label_values
 from leporello.loop.loop import Loop
 from leporello.loop.port import Kind, Port, PortValues, Role
+from leporello.loop.tracing.graph_cleanup import label_values
 from leporello.rewrite.forward_in_time.trace_every_batch import NotForEveryBatch, trace_every_batch
 from leporello.rewrite.prune import prune
 

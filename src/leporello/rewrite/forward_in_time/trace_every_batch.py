@@ -18,8 +18,8 @@ from torch.fx.node import map_aggregate
 
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders
-from leporello.loop.graph_cleanup import tidy
 from leporello.loop.port import Port
+from leporello.loop.tracing.graph_cleanup import tidy
 
 TRACED_ROWS = 1_299_709  # prime
 aten = torch.ops.aten

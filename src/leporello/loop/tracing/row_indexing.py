@@ -14,38 +14,24 @@ import torch
 from torch import Tensor, fx
 
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, size_of
-from leporello.loop.graph import arguments, call, in_shape, placeholders
+from leporello.loop.graph import GraphWriter, arguments
 
 aten = torch.ops.aten
 
 
 def index_rows(graph: fx.Graph, family: FakeTensorFamily) -> None:
     """Replace, in place, what indexes each row by its own number, or by a mask, by operators on rows."""
-    rows = placeholders(graph)[0]
     for node in list(graph.nodes):
         if node.target not in (aten.index.Tensor, aten.index_put.default):
             continue
         with graph.inserting_before(node):
-            instead = _instead(_Writer(graph, family, rows), node)
+            instead = _instead(GraphWriter(graph, family), node)
         if instead is not None:
             node.replace_all_uses_with(instead)
             graph.erase_node(node)
 
 
-class _Writer:
-    """Adds operators to a graph."""
-
-    def __init__(self, graph: fx.Graph, family: FakeTensorFamily, rows: fx.Node) -> None:
-        self.graph, self.family, self.rows = graph, family, rows
-
-    def __call__(self, target: Any, *args: Any, **options: Any) -> fx.Node:
-        return call(self.graph, self.family, target, *args, **options)
-
-    def in_shape(self, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
-        return in_shape(self.graph, self.family, value, shape)
-
-
-def _instead(write: _Writer, node: fx.Node) -> fx.Node | None:
+def _instead(write: GraphWriter, node: fx.Node) -> fx.Node | None:
     """The same value by operators on rows; None if there is no such form."""
     value, indices, *rest = arguments(node)
     if clean_row_axis(value.meta["val"]) != 0 or any(index is None for index in indices):
@@ -73,7 +59,9 @@ def _is_row_number(node: fx.Node, rows: fx.Node) -> bool:
     return node.target in counts and node.args[: len(counts[node.target])] == counts[node.target]
 
 
-def _masked(write: _Writer, value: fx.Node, mask: fx.Node, put: fx.Node, accumulate: bool = False) -> fx.Node | None:
+def _masked(
+    write: GraphWriter, value: fx.Node, mask: fx.Node, put: fx.Node, accumulate: bool = False
+) -> fx.Node | None:
     """`value[mask] = put` for a single number to put."""
     shape, given = value.meta["val"].shape, put.meta["val"]
     if accumulate or given.numel() != 1 or clean_row_axis(mask.meta["val"]) != 0:
@@ -86,7 +74,7 @@ def _masked(write: _Writer, value: fx.Node, mask: fx.Node, put: fx.Node, accumul
 
 
 def _at_places(
-    write: _Writer, node: fx.Node, value: fx.Node, indices: Sequence[fx.Node], rest: Sequence[Any]
+    write: GraphWriter, node: fx.Node, value: fx.Node, indices: Sequence[fx.Node], rest: Sequence[Any]
 ) -> fx.Node | None:
     """`value[row numbers, i, j]`, or a write to it, as a gather or scatter along one axis of all indexed places."""
     shape = value.meta["val"].shape
@@ -117,6 +105,6 @@ def _at_places(
     return write.in_shape(write(scatter, flat, 1, place, put), [write.rows, *sizes, *behind])
 
 
-def _broadcast(write: _Writer, indices: Sequence[fx.Node]) -> Tensor:
+def _broadcast(write: GraphWriter, indices: Sequence[fx.Node]) -> Tensor:
     with write.family.active():
         return torch.broadcast_tensors(*[index.meta["val"] for index in indices])[0]

@@ -19,8 +19,8 @@ from leporello.loop.fake_tensors import FakeTensorFamily, row_axes
 from leporello.loop.graph import arguments, call, placeholders, stop
 from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
-from leporello.loop.products import plain_products
-from leporello.loop.row_indexing import index_rows
+from leporello.loop.tracing.products import plain_products
+from leporello.loop.tracing.row_indexing import index_rows
 
 aten = torch.ops.aten
 

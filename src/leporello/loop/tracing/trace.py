@@ -17,14 +17,6 @@ from torch._decomp import get_decompositions
 from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
-from leporello.loop.cell_tensors import (
-    NoWrites,
-    attributes_unchanged,
-    refuse_replaced,
-    tensors_of,
-    tensors_replaced,
-    under_cell_lock,
-)
 from leporello.loop.clock import time
 from leporello.loop.context import (
     FreeAxes,
@@ -37,19 +29,27 @@ from leporello.loop.context import (
 )
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily, size_of
-from leporello.loop.found_tensors import FindTensors, Found
 from leporello.loop.graph import copied, placeholders
 from leporello.loop.graph import results as graph_results
-from leporello.loop.graph_cleanup import WithoutAssertions, label_values, tidy
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.own_gradients import recording
 from leporello.loop.port import Port, Role
-from leporello.loop.rowwise import why_rows_interact
-from leporello.loop.scripts import scripts_inlined
 from leporello.loop.sizes import Size
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import context_name, observed, place_of, state_names, take
-from leporello.loop.step_checks import (
+from leporello.loop.tracing.cell_tensors import (
+    NoWrites,
+    attributes_unchanged,
+    refuse_replaced,
+    tensors_of,
+    tensors_replaced,
+    under_cell_lock,
+)
+from leporello.loop.tracing.found_tensors import FindTensors, Found
+from leporello.loop.tracing.graph_cleanup import WithoutAssertions, label_values, tidy
+from leporello.loop.tracing.rowwise import why_rows_interact
+from leporello.loop.tracing.scripts import scripts_inlined
+from leporello.loop.tracing.step_checks import (
     has_batch,
     refuse_before,
     refuse_outputs,
@@ -57,7 +57,7 @@ from leporello.loop.step_checks import (
     refuse_states,
     refuse_unread_context,
 )
-from leporello.loop.trace_errors import UserLines, translated
+from leporello.loop.tracing.trace_errors import UserLines, translated
 
 aten = torch.ops.aten
 CLOCK = "call.time"

@@ -19,7 +19,7 @@ from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
 from leporello.loop.sizes import Counted
-from leporello.loop.trace_errors import line_text
+from leporello.loop.tracing.trace_errors import line_text
 
 OF_THE_CALL = (Role.CONTEXT, Role.ONE_DRAW)  # invariants that the cell does not hold
 _ROWS = 3  # of the numerical test

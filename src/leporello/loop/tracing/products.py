@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
 
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_rows, size_of
-from leporello.loop.graph import arguments, call, in_shape, placeholders
+from leporello.loop.graph import GraphWriter, arguments, call
 
 aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default)
@@ -56,7 +54,7 @@ def _of_one_matrix(graph: fx.Graph, family: FakeTensorFamily, node: fx.Node) -> 
 def _of_heads(graph: fx.Graph, family: FakeTensorFamily, node: fx.Node) -> fx.Node | None:
     """[rows * n, a, k] times an invariant [n, k, m] that is copied for each row, or the other way round."""
     left, right = arguments(node)
-    write = _Writer(graph, family)
+    write = _ProductWriter(graph, family)
     if _is_copied(right) and _is_of_rows(left):
         return write.by_heads(left, write.invariant_of(right))
     if _is_copied(left) and _is_of_rows(right):
@@ -88,17 +86,8 @@ def _is_of_rows(node: fx.Node) -> bool:
     return has_rows(node.meta["val"]) and not _is_copied(node)
 
 
-class _Writer:
-    """Adds operators to a graph."""
-
-    def __init__(self, graph: fx.Graph, family: FakeTensorFamily) -> None:
-        self.graph, self.family, self.rows = graph, family, placeholders(graph)[0]
-
-    def __call__(self, target: Any, *args: Any, **options: Any) -> fx.Node:
-        return call(self.graph, self.family, target, *args, **options)
-
-    def in_shape(self, value: fx.Node, shape: Sequence[Any]) -> fx.Node:
-        return in_shape(self.graph, self.family, value, shape)
+class _ProductWriter(GraphWriter):
+    """Adds products of stacks of matrices to a graph."""
 
     def invariant_of(self, copied: fx.Node) -> fx.Node:
         """What a stack holds once for each row, [n, k, m]."""

@@ -250,8 +250,8 @@ def _lengths_in_place(graph: fx.Graph, count: int) -> None:
 
 def has_row_symbol(size: Any) -> bool:
     """Whether a symbolic number is made of the number of rows."""
-    expression = size.node.expr
-    return _row_symbols[size.node.shape_env] in expression.free_symbols
+    shapes = size.node.shape_env
+    return not _length_symbols[shapes] or _row_symbols[shapes] in size.node.expr.free_symbols
 
 
 def size_of(size: Any) -> AnySize:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -131,7 +133,7 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
 
 def _context_for(cell: nn.Module) -> tuple[Any, ...]:
     """The third argument of a step, in a tuple: the context of the call; empty where the step does not take one."""
-    argument = context_argument(signature_of(cell))
+    argument = _context_argument(cell)
     if argument is None:
         return ()
     context = read_context()
@@ -145,6 +147,23 @@ def _context_for(cell: nn.Module) -> tuple[Any, ...]:
         expected="the argument 'context': a tensor, or a tree of them, with the batch in front",
         tries="net(inputs, context=...); a step of one input and one state has no third argument",
     )
+
+
+def _context_argument(cell: nn.Module) -> inspect.Parameter | None:
+    """The third argument of a step, kept with the function that has it: a step by hand is taken many times."""
+    if isinstance(cell, torch.jit.ScriptModule) or "forward" in vars(cell):
+        return context_argument(signature_of(cell))
+    function = cell.function if isinstance(cell, FunctionCell) else type(cell).forward
+    try:
+        return _context_arguments[function]
+    except (KeyError, TypeError):  # new, or what no weak reference can refer to
+        argument = context_argument(signature_of(cell))
+    with contextlib.suppress(TypeError):
+        _context_arguments[function] = argument
+    return argument
+
+
+_context_arguments: weakref.WeakKeyDictionary[Any, inspect.Parameter | None] = weakref.WeakKeyDictionary()
 
 
 def _counted(result: Any) -> str:

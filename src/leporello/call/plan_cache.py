@@ -20,7 +20,7 @@ from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import cell_key
 from leporello.call.signature import fixed_axes, lengths_of, plan_signature, too_short, trace_signature
 from leporello.call.values import extra_key, extra_values
-from leporello.engine.choice import Choice, choose
+from leporello.engine.choice import Choice, build_ahead, choose
 from leporello.engine.plan import Plan, pipeline_of
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
@@ -85,6 +85,7 @@ class PlanCache:
         return plan, choice
 
     def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
+        build_ahead(engine, call.device)
         key = self._trace_key(cell, call, free=free)
         traced = self._any_batch(cell, call, key)
         batch = call.batch if traced.traced_for_one_batch else None

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from leporello.engine import targets
 from leporello.engine.target import Target
 from leporello.engine.targets import REFERENCE, engine_names, target_of
@@ -56,6 +58,14 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
             if target is None or target.is_on_device_of(loop):  # what runs elsewhere is no faster choice
                 reasons[engine] = loop.batch_interaction or refusal.what
     raise AssertionError(f"the engine '{REFERENCE}' runs every loop")
+
+
+def build_ahead(name: str, device: torch.device) -> None:
+    """Begin to build what kernels of the engine will share, for "auto" those of the fastest one on the device."""
+    chosen = [target_of(engine) for engine in (targets.AUTO if name == "auto" else (name,))]
+    fitting = [t for t in chosen if t is not None and (t.devices is None or device.type in t.devices)]
+    if fitting:
+        fitting[0].build_ahead()
 
 
 def _why(reasons: Mapping[str, str]) -> str:

@@ -6,9 +6,11 @@ A Loop and all its rewrites belong to one family, so that a rewrite can compute 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -70,6 +72,20 @@ def _strip_shapes(key: Any) -> None:
             part.value = _DeconstructedSymType(kind, _DeconstructedSymNode.from_node(node))
 
 
+class _Shapes(ShapeEnv):
+    """torch's record of symbolic sizes. Who asks about one is found without the files of torch's compilers, which take
+    a third of a second to load."""
+
+    def _get_user_frame(self) -> FrameType | None:
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_filename.startswith((*_TORCH, "<string>")):
+            frame = frame.f_back
+        return frame
+
+
+_TORCH = tuple(torch.__path__)
+
+
 class FakeTensorFamily:
     """One symbol for the number of rows, and fake tensors with that symbol in their shapes.
 
@@ -82,7 +98,7 @@ class FakeTensorFamily:
     def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
         free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
         self.example_rows = rows if rows is not None else free
-        self.shapes = ShapeEnv(
+        self.shapes = _Shapes(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )  # numbers and sizes that depend on data are refused in the user's line that reads them
         self.shapes.fake_tensor_cache = _OperatorCache(self.shapes)

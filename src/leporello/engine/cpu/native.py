@@ -3,18 +3,21 @@ kernel on several threads."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import re
+import threading
 from array import array
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leporello.engine.cpu.build import library, vector_bytes
+from leporello.engine.cpu.build import compiler_refusal, library, vector_bytes
 from leporello.engine.cpu.c_emitter import runtime_text
+from leporello.errors import EngineRefusal
 
 CPU = torch.device("cpu")
 MIN_THREADED_OPERATIONS = 200_000  # less work is not worth a second thread
@@ -22,10 +25,15 @@ NO_OPENMP = (0, 0, 0)  # no addresses: threads.c then uses its own pool
 PROCESS = os.getpid()  # the process that has torch's threads; the child of a fork does not
 
 
+_building = threading.Lock()  # so that whoever needs the runtime waits for the thread that builds it already
+os.register_at_fork(after_in_child=lambda: globals().update(_building=threading.Lock()))
+
+
 @functools.cache
 def runtime() -> Any:
     """The shared library with products, sums and threads, built or loaded at the first call."""
-    code, _ = library(runtime_text(vector_bytes()), "runtime")
+    with _building:
+        code, _ = library(runtime_text(vector_bytes()), "runtime")
     pointer = ctypes.c_void_p
     code.run_parallel.argtypes = [pointer]
     for letter in "fd":
@@ -34,6 +42,21 @@ def runtime() -> Any:
         scratch.argtypes, scratch.restype = [pointer, ctypes.c_long, ctypes.c_long], ctypes.c_long
         getattr(code, f"multiply_scratch_{letter}").restype = ctypes.c_long
     return code
+
+
+@functools.cache
+def build_ahead() -> None:
+    """Begin to build the runtime in a thread of its own, while a step is traced; nothing if a compiler is missing.
+
+    A failure is told to whoever needs the runtime.
+    """
+
+    def build() -> None:
+        with contextlib.suppress(EngineRefusal):
+            runtime()
+
+    if compiler_refusal() is None:
+        threading.Thread(target=build, name="leporello builds its runtime").start()
 
 
 @functools.cache

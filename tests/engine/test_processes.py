@@ -30,6 +30,7 @@ def _child(net: lp.Recurrent, x: Tensor, barrier: Any, answers: Any) -> None:  #
     answers.put(_gradient(net, x).tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 def test_children_that_begin_afresh_and_race_for_a_kernel_all_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.errors import ArgumentError
-from tests.nets.twins import ENGINES, FASTEST, close
+from tests.nets.twins import ENGINES, FASTEST, close, thoroughly
 
 
 class Attention(lp.Cell):
@@ -48,7 +48,7 @@ def test_rows_that_end_and_begin_again(engine, arguments):
     assert lp.check_gradients(net, X, context=memory_of(5, 4), **arguments).ok
 
 
-@pytest.mark.parametrize("method", [lp.Truncated(3), lp.Checkpointed(2), lp.RTRL()])
+@pytest.mark.parametrize("method", [lp.RTRL(), *thoroughly(lp.Truncated(3), lp.Checkpointed(2))])
 def test_every_gradient_method_reads_it(method):
     net = lp.Recurrent(Attention(hidden=3), gradient=method)
     assert lp.check_gradients(net, X, context=memory_of(5, 4)).ok

@@ -8,7 +8,7 @@ import leporello as lp
 from leporello.call import plan_cache
 from leporello.engine.cpu import runner
 from tests.nets.test_context import Attention, Writer, memory_of
-from tests.nets.twins import ENGINES, FASTEST, STEPWISE, close
+from tests.nets.twins import ENGINES, FASTEST, STEPWISE, close, thoroughly
 
 X = torch.randn(6, 5, 3)
 
@@ -62,7 +62,7 @@ def test_no_length_but_the_first_is_traced_or_built_for(engine, made):
         made.clear()
 
 
-@pytest.mark.parametrize("first", [6, 4, 3])
+@pytest.mark.parametrize("first", [6, *thoroughly(4, 3)])
 def test_a_first_length_that_is_another_size_too_is_free(first, made):
     net = lp.Recurrent(Attention(hidden=6), engine="stepwise")
     net(X, context=memory_of(5, first))
@@ -204,7 +204,7 @@ def test_generation_and_single_steps(engine, made):
         made.clear()
 
 
-@pytest.mark.parametrize("method", [lp.Truncated(2), lp.Checkpointed(2), lp.RandomTruncated(0.5)])
+@pytest.mark.parametrize("method", [lp.Truncated(2), *thoroughly(lp.Checkpointed(2), lp.RandomTruncated(0.5))])
 def test_gradient_methods_that_go_back_in_time(method, made):
     net = lp.Recurrent(Attention(hidden=4), gradient=method, engine="stepwise")
     for index, size in enumerate((9, 4)):

@@ -6,7 +6,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.errors import UntraceableStep
-from tests.nets.twins import ENGINES, FASTEST, close
+from tests.nets.twins import ENGINES, FASTEST, close, thoroughly
 
 X = torch.randn(7, 5, 3)
 
@@ -53,7 +53,7 @@ def test_they_are_repeated_by_the_argument_draws(engine):
         net(X, draws=[draws[0][None], *draws[1:]])
 
 
-@pytest.mark.parametrize("method", [lp.Truncated(3), lp.Checkpointed(2), lp.RTRL()])
+@pytest.mark.parametrize("method", [lp.Checkpointed(2), *thoroughly(lp.Truncated(3), lp.RTRL())])
 def test_every_gradient_method_shares_them(method):
     report = lp.check_gradients(lp.Recurrent(Dropped(), gradient=method), X)
     assert report.ok, report

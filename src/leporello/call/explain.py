@@ -21,13 +21,33 @@ _TITLES = {
 }
 
 
-def explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batch: int, *, passes: bool = False) -> str:
+def explanation(
+    plan: Plan,
+    choice: Choice,
+    gradient: Method,
+    length: int,
+    batch: int,
+    *,
+    passes: bool = False,
+    timing: bool = False,
+) -> str:
     """The text of `net.explain(...)`.
 
     passes   whether to add every rewrite that led to the sweeps, with the size of the Loop behind it
+    timing   whether to add how long the plan took to make, by phase
     """
     text = _explanation(plan, choice, gradient, length, batch)
-    return f"{text}{_passes(plan)}" if passes else text
+    return text + (_passes(plan) if passes else "") + (_timing(plan) if timing else "")
+
+
+def _timing(plan: Plan) -> str:
+    """The phases of the plan's making, the longest first."""
+    phases = sorted(plan.seconds.items(), key=lambda item: -item[1])
+    rows = [(name, f"{seconds:.3f}") for name, seconds in [("the first call", sum(plan.seconds.values())), *phases]]
+    table = plain_table([("phase", "seconds"), *rows], left={0})
+    return "timing   of the first call of this kind; later ones need none of it\n" + "".join(
+        f"  {line}\n" for line in table.splitlines()
+    )
 
 
 def _passes(plan: Plan) -> str:

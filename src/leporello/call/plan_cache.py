@@ -27,6 +27,7 @@ from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.context import FreeAxes, axes_of
 from leporello.loop.loop import Loop
+from leporello.loop.phases import recorded_phases, timed_phase
 from leporello.loop.port import Port
 from leporello.loop.sizes import LengthsFixed
 from leporello.loop.state import map_leaves
@@ -85,18 +86,29 @@ class PlanCache:
         return plan, choice
 
     def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
+        with recorded_phases("the rest") as seconds:
+            plan, choice, is_new = self._planned(cell, call, gradient, engine, free=free)
+        if is_new:
+            plan.seconds = seconds
+        return plan, choice
+
+    def _planned(
+        self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool
+    ) -> tuple[Plan, Choice, bool]:
+        """The plan for a call with its choice, and whether it is made here."""
         build_ahead(engine, call.device)
         key = self._trace_key(cell, call, free=free)
         traced = self._any_batch(cell, call, key)
         batch = call.batch if traced.traced_for_one_batch else None
         found = tuple(read().requires_grad for read in traced.found.values())
         plan_key = (key, traced, batch, found, plan_signature(call, cell), gradient.plan_key, engine)
-        if plan_key not in self.plans:
+        is_new = plan_key not in self.plans
+        if is_new:
             pipeline = Pipeline(call_context(cell, call))
             loop = pipeline.call(self.loop(cell, call, key))
             wanted = _wanted(loop, call)
             keep(self.plans, plan_key, prepared(loop, wanted, gradient, engine, cell, pipeline.records))
-        return self.plans[plan_key]
+        return (*self.plans[plan_key], is_new)
 
     @under_cell_lock
     def cached_call(
@@ -170,7 +182,7 @@ def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
 
 def _traced(cell: nn.Module, call: Call, rows: int | None = None, *, free: bool = False) -> Loop:
     first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
-    with torch.enable_grad():
+    with torch.enable_grad(), timed_phase("tracing the step"):
         return trace(cell, first, call.state, call.context, rows=rows, free=free)
 
 

@@ -30,6 +30,7 @@ def explain(
     passes: Annotated[
         bool, typer.Option("--passes", help="every rewrite in order, with the loop's size behind it")
     ] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="where the time of the first call goes")] = False,
 ) -> None:
     """Say how a cell would run: which engine, what runs where, and why."""
     check_counts(length=length, batch=batch)
@@ -37,10 +38,11 @@ def explain(
     if not hasattr(network.net, "explain"):
         raise ArgumentError(f"{network.name} is several networks.", tries="explain each of them")
     with reporting_user_errors(network.name):
-        say(f"{network.description}\n\n{_explanation(network, length, batch, passes).rstrip()}")
+        say(f"{network.description}\n\n{_explanation(network, length, batch, passes, timing).rstrip()}")
 
 
-def _explanation(network: BuiltNetwork, length: int, batch: int, passes: bool) -> str:
+def _explanation(network: BuiltNetwork, length: int, batch: int, passes: bool, timing: bool) -> str:
+    options = {"passes": passes, "timing": timing}
     if network.shape is None:
-        return network.net.explain(None, network.net.initial_state(batch), steps=length, passes=passes)
-    return network.net.explain(network.zero_inputs(length, batch), passes=passes)
+        return network.net.explain(None, network.net.initial_state(batch), steps=length, **options)
+    return network.net.explain(network.zero_inputs(length, batch), **options)

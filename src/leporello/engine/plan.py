@@ -156,6 +156,7 @@ class Plan:
     method_cache   what a gradient method computes once for this plan, by keys of its own
     clipped        how often the gradient was clipped in the last backward pass; None before the first, or without limit
     before         records of the passes that led to `loop`
+    seconds        how long each phase of making it took
     """
 
     loop: Loop
@@ -165,6 +166,7 @@ class Plan:
     method_cache: dict[Any, Any] = field(default_factory=dict)
     clipped: Clipped | None = None
     before: tuple[PassRecord, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
+from leporello.loop.phases import timed_phase
 from leporello.loop.sizes import AnySize, Size, nominal
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
@@ -86,6 +87,13 @@ class _Shapes(ShapeEnv):
 _TORCH = tuple(torch.__path__)
 
 
+def _constant_source() -> Any:
+    """torch's class of names for symbols. Here it is loaded, with all of dynamo: most of a second."""
+    with timed_phase("loading torch's tracer"):
+        from torch._dynamo.source import ConstantSource
+    return ConstantSource
+
+
 class FakeTensorFamily:
     """One symbol for the number of rows, and fake tensors with that symbol in their shapes.
 
@@ -96,6 +104,7 @@ class FakeTensorFamily:
     """
 
     def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
+        self._source = _constant_source()
         free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
         self.example_rows = rows if rows is not None else free
         self.shapes = _Shapes(
@@ -111,9 +120,7 @@ class FakeTensorFamily:
         _length_symbols[self.shapes] = {symbol.node.expr: index for index, symbol in enumerate(self.lengths)}
 
     def _symbol(self, name: str, example: int) -> Any:
-        from torch._dynamo.source import ConstantSource  # here, because it loads all of dynamo: most of a second
-
-        source = ConstantSource(name)
+        source = self._source(name)
         symbol = self.shapes.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         return self.shapes.create_symintnode(symbol, hint=example, source=source)
 

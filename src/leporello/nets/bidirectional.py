@@ -115,12 +115,13 @@ class Bidirectional(nn.Module):
         resets: Tensor | None = None,
         context: Tree = None,
         passes: bool = False,
+        timing: bool = False,
     ) -> str:
         """What `Recurrent.explain` says of both networks."""
         first, second = (None, None) if state is None else state
         call = self._checked(inputs, first, lengths, resets, context)
         arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets, "passes": passes}
-        arguments["context"] = context
+        arguments |= {"context": context, "timing": timing}
         return (
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)

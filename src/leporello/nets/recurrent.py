@@ -200,15 +200,24 @@ class Recurrent(nn.Module):
         values = zip(loop.inputs, values_of(loop, call), strict=True)
         return [value for port, value in values if port.is_drawn]
 
-    def explain(self, inputs: Tree = None, state: Tree = None, *, passes: bool = False, **arguments: Any) -> str:
+    def explain(
+        self,
+        inputs: Tree = None,
+        state: Tree = None,
+        *,
+        passes: bool = False,
+        timing: bool = False,
+        **arguments: Any,
+    ) -> str:
         """Which engine runs this call and why, what runs at once and what step by step, what is saved.
 
         passes   whether to add every rewrite of the loop in the order in which they ran, with its size behind each
+        timing   whether to add where the time of the first such call went
         """
         call = detached_for(self._checked(inputs, state, **arguments), self.gradient)
         plan, choice = self._plan_cache.plan(self.cell, call, self.gradient, self.engine)
         batch = counted(call.batch, plan.loop, extra_values(call, plan.loop))
-        return explanation(plan, choice, self.gradient, call.length, batch, passes=passes)
+        return explanation(plan, choice, self.gradient, call.length, batch, passes=passes, timing=timing)
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments."""

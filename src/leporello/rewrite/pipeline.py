@@ -15,6 +15,7 @@ from torch import fx
 
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import has_own_gradients, without_own_gradients
+from leporello.loop.phases import timed_phase
 from leporello.loop.split import part, split
 from leporello.loop.stages import Split
 from leporello.rewrite.associate import associate
@@ -186,11 +187,14 @@ class Pipeline:
 
         on   the Loop, in words, for the record
         """
-        return split(self._run("sweep", on, loop), self.context.drawn_in)
+        loop = self._run("sweep", on, loop)
+        with timed_phase("rewrites"):
+            return split(loop, self.context.drawn_in)
 
     def _run(self, phase: Phase, on: str, value: Any) -> Any:
         for rewrite in self._passes(phase):
-            rewritten = rewrite.apply(self.context, value)
+            with timed_phase("gradients" if rewrite.name.startswith("differentiate") else "rewrites"):
+                rewritten = rewrite.apply(self.context, value)
             if rewritten is not None:
                 value = rewritten
                 self.records += [_record(name or on, rewrite, loop) for name, loop in _loops(value)]

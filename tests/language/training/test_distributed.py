@@ -89,6 +89,7 @@ def refuse_differences(run: Run, text: Path, folder: Path) -> None:
     assert [line["loss"] for line in losses] == pytest.approx([line["loss"] for line in plain], abs=1e-10)
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does_with_twice_the_batch_and_are_resumed(text: Path, tmp_path: Path):
     run = Run(tmp_path / "two")
     both = two(forked.begun, words(text, run.path), tmp_path)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from leporello.engine.cache_folder import folder, kept_path, write_kept
 from leporello.errors import EngineRefusal
+from leporello.loop.phases import timed_phase
 
 FLAGS = (
     "-std=gnu11",
@@ -171,12 +172,13 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
     write_kept(source, text.encode())
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as build_folder:
         compiled = Path(build_folder) / "made.so"
-        run = subprocess.run(
-            [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with timed_phase("the C compiler"):
+            run = subprocess.run(
+                [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         if run.returncode:
             raise EngineRefusal(
                 "the C compiler failed.",

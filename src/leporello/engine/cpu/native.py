@@ -18,6 +18,7 @@ from torch import Tensor
 from leporello.engine.cpu.build import compiler_refusal, library, vector_bytes
 from leporello.engine.cpu.c_emitter import runtime_text
 from leporello.errors import EngineRefusal
+from leporello.loop.phases import timed_phase
 
 CPU = torch.device("cpu")
 MIN_THREADED_OPERATIONS = 200_000  # less work is not worth a second thread
@@ -32,7 +33,7 @@ os.register_at_fork(after_in_child=lambda: globals().update(_building=threading.
 @functools.cache
 def runtime() -> Any:
     """The shared library with products, sums and threads, built or loaded at the first call."""
-    with _building:
+    with timed_phase("waiting for the shared runtime"), _building:
         code, _ = library(runtime_text(vector_bytes()), "runtime")
     pointer = ctypes.c_void_p
     code.run_parallel.argtypes = [pointer]

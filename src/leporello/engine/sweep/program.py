@@ -19,6 +19,7 @@ from leporello.kernel.description import Kernel, Matrix
 from leporello.kernel.lower import kernel_of
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import arguments, copied, function_of, placeable, placeholders, results
+from leporello.loop.phases import timed_phase
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
 from leporello.loop.value_classes import ValueClass
@@ -236,12 +237,15 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
     states = {split.loop.delays[name][1] for name in stage.states}
     others = [node for node in stage.reads if node not in states and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
-    kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family), target.floats)
+    with timed_phase("lowering to kernels"):
+        kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family), target.floats)
     fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
     fixed, kernel = _untransposed(fixed, kernel)
     assert target.build is not None
+    with timed_phase("writing and loading kernels"):
+        runner = target.build(kernel)
     return InsideKernel(
-        target.build(kernel),
+        runner,
         kernel,
         stage.states,
         tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),

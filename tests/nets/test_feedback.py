@@ -212,3 +212,38 @@ def test_a_stack_in_feedback_is_forced_as_a_whole() -> None:
     assert net.cell.state_names() == ["0.h", "1.h", "fed"]
     y = normal(4, 2, 2, seed=4)
     agrees_with_the_plain_loop(net, normal(4, 2, 3, grad=True), targets=y, forcing=somewhere(4, 2, 0.5))
+
+
+@pytest.mark.parametrize("forcing", [None, 1, 0.5, torch.rand(7, 5) < 0.5])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_forced_calls_after_the_first_are_cached_and_right(forcing, batch_first, monkeypatch):
+    net, plain = (lp.Recurrent(lp.Jordan(3, 6, 4), batch_first=batch_first, engine="stepwise") for _ in range(2))
+    plain.load_state_dict(net.state_dict())
+    turned = (
+        (lambda value: value.transpose(0, 1) if isinstance(value, torch.Tensor) else value) if batch_first else None
+    )
+    for size in (5, 5, 3):
+        x, y = torch.randn(7, size, 3), torch.randn(7, size, 4)
+        coin = forcing[:, :size] if isinstance(forcing, torch.Tensor) else forcing
+        if batch_first:
+            x, y, coin = (v.transpose(0, 1) if isinstance(v, torch.Tensor) else v for v in (x, y, coin))
+        plain._plan_cache.calls.clear()
+        plain._plan_cache.recent = None
+        torch.manual_seed(size)
+        got = net(x, targets=y, forcing=coin)
+        torch.manual_seed(size)
+        wanted = plain(x, targets=y, forcing=coin)
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    monkeypatch.setattr(net, "_checked", None)  # what a call that is not cached would need
+    net(x, targets=y, forcing=coin)
+
+
+def test_wrong_targets_of_a_cached_call_are_refused():
+    net = lp.Recurrent(lp.Jordan(3, 6, 4), engine="stepwise")
+    x, y = torch.randn(7, 5, 3), torch.randn(7, 5, 4)
+    net(x, targets=y)
+    for wrong in (y[:6], y[:, :4], y[..., :3]):
+        with pytest.raises(lp.errors.ArgumentError, match="'targets' has the wrong form"):
+            net(x, targets=wrong)
+    with pytest.raises(lp.errors.ArgumentError, match="'forcing' is no probability"):
+        net(x, targets=y, forcing=1.5)

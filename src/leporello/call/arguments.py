@@ -117,7 +117,7 @@ def checked_call(
         call.initial = reset_state(cell, state, batch, options)
     call.begin = checked_time(time, batch, call.device)
     call.context, call.contexts = context, checked_context(cell, context, batch, call.device)
-    call.targets, call.coin = _forcing(cell, call, targets, forcing, axes, range_checks)
+    call.targets, call.coin = checked_forcing(cell, call, targets, forcing, axes, range_checks)
     return call
 
 
@@ -143,8 +143,13 @@ def repacked(outputs: Tree, packed: PackedSequence) -> Tree:
     return pytree.tree_map(lambda leaf: pack(leaf) if isinstance(leaf, Tensor) else leaf, outputs)
 
 
-def _forcing(
-    cell: nn.Module, call: Call, targets: Any, forcing: Any, axes: ArgumentAxes, range_checks: RangeChecks
+def checked_forcing(
+    cell: nn.Module,
+    call: Call,
+    targets: Any,
+    forcing: Any,
+    axes: ArgumentAxes,
+    range_checks: RangeChecks = EAGER,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Targets in the shape that is fed back, and where they are: a mask, or None for everywhere.
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leporello.call.arguments import Call
+from leporello.call.arguments import Call, checked_forcing
 from leporello.call.cell_key import unchanged_since_now
 from leporello.call.checks import checked_context, checked_lengths, checked_mask
 from leporello.call.initial_state import fresh_state, reset_state
@@ -100,7 +100,14 @@ class CachedCall:
         self._weights: tuple[int, int, Passing] = (0, 0, ALL)
 
     def run(
-        self, inputs: Tensor, state: Tree, lengths: Any = None, resets: Any = None, context: Tree = None
+        self,
+        inputs: Tensor,
+        state: Tree,
+        lengths: Any = None,
+        resets: Any = None,
+        context: Tree = None,
+        targets: Any = None,
+        forcing: Any = None,
     ) -> Results | None:
         """Outputs and final state of a call with this signature; None if it must be checked and planned again.
 
@@ -109,7 +116,8 @@ class CachedCall:
         length, batch = inputs.shape[:2]
         if not length or not batch:
             return None
-        gathered = self.values((inputs,), state, length, batch, lengths, resets, context)
+        forced = None if targets is None else (targets, forcing)
+        gathered = self.values((inputs,), state, length, batch, lengths, resets, context, forced)
         if gathered is None:
             return None
         values, extra = gathered
@@ -155,10 +163,13 @@ class CachedCall:
         lengths: Any = None,
         resets: Any = None,
         context: Tree = None,
+        forced: tuple[Any, Any] | None = None,
     ) -> tuple[list[Tensor], Extra | None] | None:
-        """The values of the loop's inputs, and what the rewrites read (None without lengths, resets and context).
+        """The values of the loop's inputs, and what the rewrites read (None where they read nothing).
 
-        None if the cell has changed, or if lengths, resets, context or batches are wrong.
+        None if the cell has changed, or if lengths, resets, context, targets or batches are wrong.
+
+        forced   targets and forcing of a call that has them
 
         No lock is taken. If another thread replaces the tensors of some cell meanwhile, everything is read once more;
         if it replaces those of this cell, the result is None, and the caller takes the lock and waits.
@@ -174,8 +185,9 @@ class CachedCall:
                 if states is None:
                     return None
                 extra = None
-                if lengths is not None or resets is not None or self.reads_time or context is not None:
-                    extra = self._extra(sequences[0], length, batch, states, lengths, resets, context)
+                more = (lengths, resets, context, forced)
+                if self.reads_time or any(part is not None for part in more):
+                    extra = self._extra(sequences[0], length, batch, states, *more)
                     if extra is None:
                         return None
                 batch = counted(batch, self.plan.loop, extra)
@@ -215,8 +227,9 @@ class CachedCall:
         lengths: Any,
         resets: Any,
         context: Tree,
+        forced: tuple[Any, Any] | None,
     ) -> Extra | None:
-        """What the rewrites read; None where lengths, resets or the context are not as they should be."""
+        """What the rewrites read; None where lengths, resets, context or targets are not as they should be."""
         call = Call(inputs, None, length, batch, self.device, sequences=[(self.names[0], inputs)])
         call.states = list(zip(self.state_names, states, strict=True))
         try:
@@ -224,6 +237,8 @@ class CachedCall:
             call.resets = checked_mask("resets", resets, length, batch, self.device, ArgumentAxes())
             if context is not None:
                 call.contexts = checked_context(self.cell, context, batch, self.device)
+            if forced is not None:
+                call.targets, call.coin = checked_forcing(self.cell, call, *forced, ArgumentAxes())
         except LeporelloError:
             return None
         if lengths is not None or self.reads_time:

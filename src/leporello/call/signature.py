@@ -28,10 +28,13 @@ def signature(
     engine: str,
     gradient: Hashable,
     one_step: bool = False,
+    targets: Any = None,
+    forcing: Any = None,
 ) -> Hashable | None:
     """The cache key of a call with one input tensor; None for inputs or states of another kind.
 
-    one_step   the input comes without the length axis
+    one_step           the input comes without the length axis
+    targets, forcing   as in a call with feedback: None without
     """
     axes = 1 if one_step else 2
     if type(inputs) is not Tensor or inputs.dim() < axes or inputs.is_meta:
@@ -44,6 +47,11 @@ def signature(
         context = _form(context)
         if context is None:
             return None
+    forced = None
+    if targets is not None or forcing is not None:
+        forced = _forced(targets, forcing)
+        if forced is None:
+            return None
     device = inputs.device
     kind = device.type
     return (
@@ -53,6 +61,7 @@ def signature(
         device,
         state,
         context,
+        forced,
         torch.is_grad_enabled(),
         torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
         lengths is None,
@@ -60,6 +69,20 @@ def signature(
         engine,
         gradient,
     )
+
+
+def _forced(targets: Any, forcing: Any) -> Hashable | None:
+    """The form of targets without their length and batch, and whether a coin decides; None for unusual ones."""
+    if type(targets) is not Tensor or targets.dim() < 2:
+        return None
+    if isinstance(forcing, Tensor):
+        usual = coin = forcing.dim() == 2
+    else:
+        usual = forcing is None or (type(forcing) in (int, float) and 0 < forcing <= 1)
+        coin = forcing is not None and forcing != 1
+    if not usual:
+        return None
+    return (targets.shape[2:], targets.dtype, targets.requires_grad, targets.device, coin)
 
 
 def _form(state: Any) -> Hashable | None:

@@ -62,6 +62,7 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
 
 def build_ahead(name: str, device: torch.device) -> None:
     """Begin to build what kernels of the engine will share, for "auto" those of the fastest one on the device."""
+    refuse_unknown(name)
     chosen = [target_of(engine) for engine in (targets.AUTO if name == "auto" else (name,))]
     fitting = [t for t in chosen if t is not None and (t.devices is None or device.type in t.devices)]
     if fitting:

@@ -78,7 +78,8 @@ class _Shapes(ShapeEnv):
     a third of a second to load."""
 
     def _get_user_frame(self) -> FrameType | None:
-        frame = inspect.currentframe()
+        own = inspect.currentframe()
+        frame = None if own is None else own.f_back
         while frame is not None and frame.f_code.co_filename.startswith((*_TORCH, "<string>")):
             frame = frame.f_back
         return frame

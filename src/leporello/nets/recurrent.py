@@ -114,14 +114,17 @@ class Recurrent(nn.Module):
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if targets is None and forcing is None and steps is None and draws is None and time is None:
-            key = signature(inputs, batch_in_front(self.cell, state), lengths, resets, context, self.engine, gradient)
+        if steps is None and draws is None and time is None:
+            before = batch_in_front(self.cell, state)
+            fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
+            key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
             cached = self._cached(key)
             if cached is not None:
                 if self.batch_first:
-                    results = cached.run(time_first(inputs), state, lengths, time_first(resets), context)
+                    fed_back = {name: time_first(value) for name, value in fed_back.items()}
+                    results = cached.run(time_first(inputs), state, lengths, time_first(resets), context, **fed_back)
                 else:
-                    results = cached.run(inputs, state, lengths, resets, context)
+                    results = cached.run(inputs, state, lengths, resets, context, **fed_back)
         if results is None:
             call = self._checked(
                 inputs,

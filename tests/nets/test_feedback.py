@@ -219,9 +219,6 @@ def test_a_stack_in_feedback_is_forced_as_a_whole() -> None:
 def test_forced_calls_after_the_first_are_cached_and_right(forcing, batch_first, monkeypatch):
     net, plain = (lp.Recurrent(lp.Jordan(3, 6, 4), batch_first=batch_first, engine="stepwise") for _ in range(2))
     plain.load_state_dict(net.state_dict())
-    turned = (
-        (lambda value: value.transpose(0, 1) if isinstance(value, torch.Tensor) else value) if batch_first else None
-    )
     for size in (5, 5, 3):
         x, y = torch.randn(7, size, 3), torch.randn(7, size, 4)
         coin = forcing[:, :size] if isinstance(forcing, torch.Tensor) else forcing

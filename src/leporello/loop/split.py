@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
 from leporello.loop.draft import Draft
@@ -33,6 +33,7 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
                its argument: fused into the inside it saves a pass over memory. By default none may
     """
     loop = _one_class_per_operator(part(without_own_gradients(loop)))
+    _refuse_lost_rows(loop)
     kinds = classes(loop)
     _refuse_rows_with_sums(kinds)
     order = varying_components(loop, kinds)
@@ -43,6 +44,20 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
         place = _placed_without_cycle(loop, order, drawn_in)
     insides = cycles or int(1 in place.values())
     return Split(loop=loop, stages=_stages(loop, kinds, order, place, insides), classes=kinds)
+
+
+def _refuse_lost_rows(loop: Loop) -> None:
+    """Refuse a view of a value without elements, in whose sizes the rows, times nothing, are gone."""
+    for node in loop.nodes:
+        value = node.meta["val"]
+        if not is_view(node) or not isinstance(value, Tensor) or has_rows(value):
+            continue
+        empty = any(isinstance(size, int) and size == 0 for size in value.shape)
+        if empty and has_rows(node.all_input_nodes[0].meta["val"]):
+            raise EngineRefusal(
+                f"the operator {node.target} loses the rows of a value without elements.",
+                tries='engine="reference", which runs every operator',
+            )
 
 
 def _refuse_rows_with_sums(kinds: Classes) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.nets.twins import thoroughly
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 # one row an example: the options that make it short
@@ -22,7 +24,7 @@ def test_every_example_has_its_row() -> None:
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHORT)
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", [*list(SHORT)[:1], *thoroughly(*list(SHORT)[1:])])
 def test_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *SHORT[name]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)

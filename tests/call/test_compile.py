@@ -168,7 +168,7 @@ def test_a_model_around_a_net_is_one_graph(engine: str) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the compiler of torch.compile needs g++")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, when it imports its compiler
-@pytest.mark.parametrize("engine", ["cpu", *thoroughly("stepwise")])
+@pytest.mark.parametrize("engine", thoroughly("cpu", "stepwise"))
 def test_the_default_compiler_agrees(engine: str) -> None:
     agrees_with_eager(shaken(Tagger(engine)), torch.tensor([[0, 6, 2]] * 5), LENGTHS, backend="inductor")
 

@@ -95,6 +95,7 @@ def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyP
     assert cache_folder.folder() == Path("/elsewhere")
 
 
+@pytest.mark.slow
 def test_processes_that_race_for_a_library_all_get_it(folder: Path) -> None:
     code = f"from leporello.engine.cpu.build import library; print(library({TEXT!r}, 'race')[0].answer())"
     running = [

@@ -18,10 +18,12 @@ def test_the_sensitivity_by_the_steps_looked_back(steps: int) -> None:
     assert sensitivity(steps) == pytest.approx(SENSITIVITY[steps], rel=1e-4, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_its_sign_is_wrong_up_to_forty_steps() -> None:
     assert [steps for steps in range(1, 45) if sensitivity(steps, "reference") > 0] == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_windows_of_ten_steps_diverge() -> None:
     assert trained_on_windows(10, 1e-4, 3000) > 1e6
 

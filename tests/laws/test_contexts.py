@@ -80,7 +80,7 @@ class Reader(lp.Cell):
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    ("engine", "share"), [("stepwise", 0.04), ("cpu", 0.03), pytest.param("reference", 0.03, marks=pytest.mark.slow)]
+    ("engine", "share"), [("stepwise", 0.02), ("cpu", 0.02), pytest.param("reference", 0.02, marks=pytest.mark.slow)]
 )
 def test_engines_equal_the_plain_loop(engine: str, share: float) -> None:
     @cells(share)

@@ -220,3 +220,29 @@ def test_explain_names_the_lengths():
     net = lp.Recurrent(Attention())
     assert "n0" in net.explain(X, context=memory_of(5, 9))
     assert net.explain(X, context=memory_of(5, 4)).count("n0") == net.explain(X, context=memory_of(5, 9)).count("n0")
+
+
+def test_a_step_in_which_rows_meet_is_traced_for_every_length():
+    def step(x, h, memory):
+        read = memory.mean(1) * x.shape[0] if x.shape[0] > 2 else memory.sum(1)  # decides by the batch
+        h = torch.tanh(x + h + read)
+        return h, h
+
+    net = lp.Recurrent(step)
+    for size in (9, 4, 9):
+        memory, h = torch.randn(5, size, 3), torch.zeros(5, 3)
+        for x in X:
+            h = torch.tanh(x + h + memory.mean(1) * 5)
+        close(net(X, torch.zeros(5, 3), context=memory)[1], h, 1e-5)
+
+
+def test_a_trace_that_was_forgotten_is_made_for_every_length_again():
+    net = lp.Recurrent(Attention(), engine="stepwise")
+    for size in (9, 4, 7):
+        context = memory_of(5, size)
+        close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
+        for table in (net._plan_cache.loops, net._plan_cache.plans, net._plan_cache.calls):
+            table.clear()
+        net._plan_cache.recent = None
+        context = memory_of(5, size + 1)
+        close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)

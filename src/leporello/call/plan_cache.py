@@ -76,12 +76,12 @@ class PlanCache:
             plan, choice = self._plan(cell, call, gradient, engine, free=True)
         except (LengthsFixed, EngineRefusal):
             fixed = self._plan(cell, call, gradient, engine, free=False)  # raises the refusal that has another reason
-            self.free[self._form_key(cell, call)] = fixed_axes(call)
+            keep(self.free, self._form_key(cell, call), fixed_axes(call))
             return fixed
         if plan.loop.free_lengths and choice.refused:
             fixed = self._plan(cell, call, gradient, engine, free=False)
             if len(fixed[1].refused) < len(choice.refused):  # a faster engine needs the lengths
-                self.free[self._form_key(cell, call)] = fixed_axes(call)
+                keep(self.free, self._form_key(cell, call), fixed_axes(call))
                 return fixed
         return plan, choice
 
@@ -162,12 +162,17 @@ class PlanCache:
             return (cell, trace_signature(call, fixed_axes(call)), cell_key(cell))
         form = self._form_key(cell, call)
         axes = self.free.get(form)
-        if axes is None or lengths_of(call, axes) is None:  # a trace finds out, or axes that were alike differ
-            loop = _traced(cell, call, free=True)
-            axes = axes_of(loop, call.contexts)
-            self.free[form] = axes
-            keep(self.loops, (cell, trace_signature(call, axes), cell_key(cell)), loop)
-        return (cell, trace_signature(call, axes), cell_key(cell))
+        if axes is not None and lengths_of(call, axes) is not None:  # else axes that were alike differ
+            key = (cell, trace_signature(call, axes), cell_key(cell))
+            if axes == fixed_axes(call) or (key in self.loops and self.loops[key].found_as_traced()):
+                return key
+        loop = _traced(cell, call, free=True)
+        axes = fixed_axes(call) if loop.traced_for_one_batch else axes_of(loop, call.contexts)
+        keep(self.free, form, axes)
+        key = (cell, trace_signature(call, axes), cell_key(cell))
+        if not loop.traced_for_one_batch:
+            keep(self.loops, key, loop)
+        return key
 
     def _form_key(self, cell: nn.Module, call: Call) -> Hashable:
         return (cell, trace_signature(call), cell_key(cell))

@@ -49,7 +49,8 @@ class Size:
             " * ".join([*([str(factor)] if factor != 1 or not monomial else []), *map(name.format, monomial)])
             for monomial, factor in self.terms
         ]
-        return "(" + " + ".join(parts).replace("+ -", "- ") + ")"
+        whole = " + ".join(parts).replace("+ -", "- ")
+        return whole if " " not in whole else f"({whole})"
 
     def __str__(self) -> str:
         return self.text("n{}")

@@ -5,9 +5,10 @@ All that a second engine with kernels needs is here: a runner that takes tensors
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from leporello.engine.target import BoundKernel, Costs, Target, WindowSizes
 from leporello.engine.targets import register
 from leporello.kernel import interpreter
 from leporello.kernel.description import Kernel
+from leporello.loop.sizes import Size
+from leporello.rewrite.pipeline import Pass
+from leporello.rewrite.real_planes import real_planes
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,7 @@ def _run(
     steps: int,
     batch: int,
 ) -> None:
+    kernel = for_lengths(kernel, getattr(batch, "lengths", ()))
     sequences = [
         value.reshape(steps, batch, *buffer.sizes) for value, buffer in zip(reads, kernel.buffers["read"], strict=True)
     ]
@@ -50,10 +55,35 @@ def _run(
         place.copy_(value.reshape(place.shape))
 
 
+def for_lengths(kernel: Kernel, lengths: Sequence[int]) -> Kernel:
+    """The kernel for these free lengths: with numbers in the place of sizes. What is used twice stays one object."""
+    made: dict[int, Any] = {}
+
+    def numbered(part: Any) -> Any:
+        if isinstance(part, Size):
+            return part.value(lengths)
+        if id(part) not in made:
+            made[id(part)] = _with_parts(part, numbered)
+        return made[id(part)]
+
+    whole: Kernel = numbered(kernel) if lengths else kernel
+    return whole
+
+
+def _with_parts(part: Any, new: Callable[[Any], Any]) -> Any:
+    """A record, tuple or dict with each part replaced; anything else as it is."""
+    if is_dataclass(part):
+        return type(part)(*(new(getattr(part, field.name)) for field in fields(part)))
+    if isinstance(part, dict):
+        return {key: new(value) for key, value in part.items()}
+    return tuple(new(one) for one in part) if isinstance(part, tuple) else part
+
+
 INTERPRETED = Target(
     name="interpreted",
     devices={"cpu": "the CPU"},
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
+    passes=(Pass("plan", "real_planes", "kernels compute with real numbers", lambda c, loop: real_planes(loop)),),
     default_windows=WindowSizes(max_rows=4096),
     build=InterpretedRunner,
 )

@@ -29,6 +29,8 @@ class Operator:
     run      run(values, parameters, number) -> value; `number` is a small integer to choose by
     weights  weights(shapes of the values, number) -> shapes of the parameters it needs
     fits     which shapes it can take, beyond what `takes` says
+    gives    the letter of what it gives, where that letter alone takes it (`tests/wild/contexts.py`)
+    refused  whether kernels do not cover it
     """
 
     takes: str
@@ -38,6 +40,8 @@ class Operator:
     fits: Callable[..., bool] = lambda *shapes: True
     smooth: bool = True
     draws: bool = False
+    gives: str = ""
+    refused: bool = False
 
 
 def _pointwise(function: Callable[[Tensor], Tensor], bound: Callable[..., float], smooth: bool = True) -> Operator:

@@ -13,7 +13,7 @@ from benchmarks.cases import FORWARD, KEPT, TRAINING, Case
 from benchmarks.contestants import Eager, Engine
 from benchmarks.record import Measurement, Suite, summaries
 from benchmarks.sizes import Size
-from benchmarks.suites import SUITES, arguments, call, first, own, rate
+from benchmarks.suites import SUITES, arguments, busy, call, first, own, rate
 from benchmarks.turns import Settings
 from leporello.errors import LeporelloError
 
@@ -46,6 +46,19 @@ def figures(suite: Suite, case: Case) -> Measurement:
 @pytest.mark.parametrize("name", ["torch", "own", "arguments", "memory", "growth", "methods"])
 def test_a_suite_finds_what_it_promises(name: str) -> None:
     figures(NAMED[name], Case("RNN", SIZE))
+
+
+@pytest.mark.kernels
+def test_a_forced_net_is_measured_beside_a_free_one_and_torch_by_hand() -> None:
+    figures(NAMED["forced"], Case("Jordan", SIZE))
+
+
+@pytest.mark.kernels
+def test_a_busy_machine_is_made_busy_and_quiet_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIET_SECONDS", "BUSY_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(busy, name, 0.02)
+    found = figures(NAMED["busy"], Case("RNN", SIZE))
+    assert set(found.ratios) == {"torch.nn, busy over quiet", "cpu, busy over quiet"}
 
 
 @pytest.mark.kernels

@@ -18,7 +18,8 @@ from leporello.draw.terminal import terminal
 from tests.draw.geometry import crossings, faults
 from tests.laws.examples import CELLS
 from tests.nets.twins import thoroughly
-from tests.random_cells import INPUTS, Program, cell_of, packed, programs
+from tests.random_cells import INPUTS, Program, cell_of, packed
+from tests.random_programs import programs
 
 X, S = torch.zeros(2, 3), torch.zeros(5, 2, 3)
 MSE = nn.functional.mse_loss

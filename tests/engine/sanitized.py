@@ -20,7 +20,8 @@ from tests.engine import test_window_products
 from tests.engine.test_coverage import GROUPS, faults
 from tests.engine.test_row_sums import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
-from tests.random_cells import SIZE, Numbers, cell_of
+from tests.random_cells import cell_of
+from tests.random_programs import SIZE, Numbers
 
 CELLS = {
     "RNN": lp.RNN,

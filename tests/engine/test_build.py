@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import stat
@@ -16,7 +17,7 @@ import torch
 
 import leporello as lp
 from leporello.engine import cache_folder, choice
-from leporello.engine.cpu import build
+from leporello.engine.cpu import build, native
 
 TEXT = "int answer(void) { return 42; }\n"
 
@@ -85,6 +86,18 @@ def test_a_folder_that_cannot_be_made_is_said_and_auto_goes_on(tmp_path: Path, m
     net = lp.Recurrent(lp.IndRNN(3, 4))
     net(x)
     assert "not cpu: a kernel could not be built" in net.explain(x)
+
+
+def test_what_could_not_be_built_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("runtime", "build_ahead"):  # as in a new process
+        monkeypatch.setattr(native, name, functools.cache(getattr(native, name).__wrapped__))
+    (tmp_path / "file").write_text("in the way")
+    with monkeypatch.context() as within:
+        within.setenv("LEPORELLO_CACHE", str(tmp_path / "file" / "cache"))
+        with pytest.raises(lp.errors.EngineRefusal, match="could not be built"):
+            native.runtime()
+        native.build_ahead(torch.float32)
+    assert native.runtime().run_parallel is not None
 
 
 def test_the_cache_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:

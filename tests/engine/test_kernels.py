@@ -45,7 +45,7 @@ def test_any_size_batch_and_length(name: str, hidden: int, inputs: int) -> None:
 def test_another_batch_or_length_never_builds_again(monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(lp.GRU(3, 5), engine="cpu")
     found(net, torch.randn(4, 2, 3))
-    monkeypatch.setattr("leporello.engine.cpu.runner.library", None)
+    monkeypatch.setattr("leporello.engine.cpu.runner.library_ahead", None)
     for length, batch in ((1, 1), (9, 40)):
         found(net, torch.randn(length, batch, 3))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 import leporello as lp
 from leporello.engine.cpu import native
 from tests.close import assert_same
-from tests.engine.counting import Call, noting
+from tests.engine.counting import FOREVER, Call, lost_at_most, noting
 from tests.engine.results import found
 
 HOME = Path(__file__).parents[2]
@@ -35,16 +36,79 @@ def taken_from(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(native, "_torch_threads", lambda: native.NO_OPENMP)
 
 
-@WHOSE
-def test_every_row_is_taken_once_and_each_thread_has_its_share(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken_from(whose, monkeypatch)
-    for threads, rows in ((1, 4), (2, 1), (2, 2), (5, 37), (3, 7), (3, 2), (300, 3)):
-        call = Call(rows)
-        native.run_kernel(native.address_of(noting(call)), [0], rows, 1, 64, threads, 0)
-        assert [row for first, last in call.ranges for row in range(first, last)] == [*range(rows)]
-        assert call.threads == len(call.ranges) == min(threads, rows)
-        sizes = [last - first for first, last in call.ranges]
-        assert max(sizes) - min(sizes) <= 1
+@pytest.fixture
+def _quiet() -> Iterator[None]:
+    """As if no other program used the cores."""
+    with lost_at_most(FOREVER):
+        yield
+
+
+def ran(rows: int, threads: int, seconds: float = 0.0) -> Call:
+    """A call whose rows are taken by a kernel that sleeps."""
+    call = Call(rows)
+    kernel = noting(call, seconds=seconds)
+    native.run_kernel(native.address_of(kernel), [0], rows, 1, 64, threads)
+    assert [row for first, last in call.ranges for row in range(first, last)] == [*range(rows)]  # each of them once
+    return call
+
+
+SIZES = ((1, 4), (2, 1), (2, 2), (5, 37), (3, 7), (3, 2), (300, 3), (2, 0))  # threads and rows
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_every_row_is_taken_once_and_each_of_torchs_threads_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_from("torch's threads", monkeypatch)
+    for threads, rows in SIZES:
+        call = ran(rows, threads)
+        sizes = [last - first for first, last in call.ranges if last > first]
+        assert call.threads == len(sizes) == min(threads, rows)
+        assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_our_own_threads_take_small_units_of_at_least_four_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_from("threads of our own", monkeypatch)
+    for (threads, rows), units in zip(SIZES, (1, 1, 2, 9, 3, 2, 3, 0), strict=True):
+        assert len([first for first, last in ran(rows, threads).ranges if last > first]) == units
+    assert ran(9, 3, seconds=0.1).threads == 3  # whoever is awake takes the next one
+
+
+def test_who_has_lost_time_to_other_programs_uses_threads_that_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_from("torch's threads", monkeypatch)
+
+    def everyone() -> set[int]:
+        return {thread for _, _, thread in ran(64, 2, seconds=0.01).taken}
+
+    with lost_at_most(FOREVER):
+        time.sleep(0.3)  # an earlier test may have lost time
+        assert everyone() == everyone()  # torch's threads
+        torchs = everyone()
+    with lost_at_most(300_000):
+        everyone()  # a thread that sleeps computes nothing: as if it had been given no processor
+        assert everyone() - torchs
+    with lost_at_most(FOREVER):
+        time.sleep(0.3)
+        assert everyone() == torchs
+
+
+def test_a_thread_that_comes_late_finds_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller takes all units while the other thread is in its first, and does not wait for it to begin another."""
+    taken_from("threads of our own", monkeypatch)
+    slow = threading.Event()
+    call, caller = Call(32), threading.get_native_id()
+
+    def wait() -> None:
+        if threading.get_native_id() != caller:
+            slow.wait(5)
+        elif len(call.taken) >= 4:
+            slow.set()
+        else:
+            time.sleep(0.02)  # the other thread begins
+
+    kernel = noting(call, before=wait)
+    native.run_kernel(native.address_of(kernel), [0], 32, 1, 64, 2)
+    assert len(call.ranges) == 4
+    assert sum(thread == caller for _, _, thread in call.taken) >= 3
 
 
 @WHOSE
@@ -57,7 +121,7 @@ def test_outputs_are_the_same_bits_whatever_the_number_of_threads(
     for threads in (1, 2, 3, 5):
         torch.set_num_threads(threads)
         results.append(net(x)[0].detach())
-        assert calls[-1].threads == threads
+        assert calls[-1].threads == threads or whose == "threads of our own"
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -101,15 +165,12 @@ def test_a_child_of_a_fork_has_threads_of_its_own(
     net, x = lp.Recurrent(lp.RNN(3, 4), engine="cpu"), torch.randn(3, 8, 3)
     with torch.no_grad():
         wanted = net(x)[0]
-        assert calls[-1].threads == 3
         child = os.fork()
         if not child:  # pragma: no cover
             same = all(torch.equal(net(x)[0], wanted) for _ in range(3))
-            apart = [call.threads for call in calls[-3:]] == [3, 3, 3]
-            os._exit(10 + 2 * same + apart)
+            os._exit(10 + 2 * same + (ran(9, 3, seconds=0.1).threads == 3))
         assert ended(child) == 13
         assert torch.equal(net(x)[0], wanted)
-        assert calls[-1].threads == 3
 
 
 def run_alone(script: str, **environment: str) -> str:
@@ -194,4 +255,4 @@ def test_several_threads_may_call_at_once(whose: str, calls: list[Call], monkeyp
         for thread in running:
             thread.join()
     assert all(torch.equal(one, other) for one, other in zip(results, wanted, strict=True))  # type: ignore[arg-type]
-    assert all(call.threads == 2 for call in calls)
+    assert whose == "threads of our own" or all(call.threads == 2 for call in calls)

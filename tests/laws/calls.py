@@ -12,9 +12,13 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.call.arguments import checked_call
+from leporello.loop.context import plain_context
 from leporello.loop.state import leaf_names, leaves_of, map_leaves, state_of
 from leporello.nets.plain_loop import plain_loop
-from tests.random_cells import CLASSES, SIZE, Numbers, Program, RandomCell, packed, program_of
+from tests.random_cells import Program, RandomCell, is_complex, packed
+from tests.random_operators import CLASSES
+from tests.random_programs import SIZE, Numbers, program_of
+from tests.wild.contexts import FEATURES
 
 LENGTHS = (2, 7, 1)
 BATCHES = (3, 1)
@@ -40,6 +44,8 @@ class Arguments:
     frozen: str = "nothing"
     window: int = 1024
     strided: bool = False  # inputs and state lie in memory with their axes exchanged
+    begin: str = ""  # the number of the first step: "": 0; "number"; "rows": one per row
+    sizes: tuple[int, int] = (4, 5)  # lengths of the memory and of the table of a context
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,12 @@ def case_of(numbers: Numbers, **options: Any) -> Case:
         window=numbers.among((1024, 3, 6)),
         strided=numbers.below(4) == 3,
     )
+    if "kinds" in options:
+        sizes = (numbers.among((4, 1, 7, 2)), numbers.among((5, 3, 1, 8)))
+        chosen = replace(chosen, begin=numbers.among(("", "number", "rows")), sizes=sizes)
     program = program_of(numbers, **options)
+    if program.uses("neighbours"):  # a single element has none
+        chosen = replace(chosen, sizes=(max(2, chosen.sizes[0]), chosen.sizes[1]))
     return Case(program, chosen if program.feedback else replace(chosen, forcing=""))
 
 
@@ -91,6 +102,7 @@ class Tensors:
         found = {f"input {n}": v for n, v in zip(leaf_names(self.inputs, "x"), leaves_of(self.inputs), strict=True)}
         found |= {f"state {n}": v for n, v in zip(cell.state_names(), leaves_of(self.state), strict=False)}
         found |= {"targets": self.options["targets"]} if "targets" in self.options else {}
+        found |= {f"context {n}": v for n, v in plain_context(self.options.get("context", {})).items()}
         found |= dict(cell.named_parameters())
         return {name: v for name, v in found.items() if isinstance(v, Tensor) and v.requires_grad}
 
@@ -114,17 +126,20 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
     def floats(*shape: int) -> Tensor:
         return torch.rand(shape, generator=numbers, dtype=torch.float64) * 2 - 1
 
+    def leaf(name: str, *shape: int) -> Tensor:
+        return torch.complex(floats(*shape), floats(*shape)) / 2 if is_complex(name) else floats(*shape)
+
     def spoilt(value: Tensor) -> Tensor:
-        anything = float("nan") if value.is_floating_point() else 10**6
+        anything = float("nan") if value.is_floating_point() or value.is_complex() else 10**6
         return value.masked_fill(past.reshape(length, batch, *[1] * (value.dim() - 2)), anything)
 
     leaves = [
         torch.randint(0, CLASSES, (length, batch), generator=numbers)
         if shape is None
-        else floats(length, batch, *shape)
-        for shape in program.inputs.values()
+        else leaf(name, length, batch, *shape)
+        for name, shape in program.inputs.items()
     ]
-    states = [floats(batch, *shape) for _, shape in program.states]
+    states = [leaf(name, batch, *shape) for name, shape in program.states]
     inputs = packed(program.form, [spoilt(leaf) for leaf in leaves])
     state = state_of([name for name, _ in program.states], states)
     options: dict[str, Any] = {}
@@ -138,6 +153,11 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
         options["forcing"] = torch.rand(length, batch, generator=numbers) < 0.5
     if not leaves:
         options["steps"] = length
+    if program.context:
+        options["context"] = _context(arguments, floats, arguments.frozen != "inputs")
+    if arguments.begin:
+        first = torch.randint(0, 9, (batch,), generator=numbers)
+        options["time"] = first if arguments.begin == "rows" else int(first[0])
     told = any(value.is_floating_point() for value in (*leaves, *cell.parameters()))  # in which precision to begin
     given = arguments.state or not leaves or not told  # without inputs the state alone tells the batch
     for index, parameter in enumerate(cell.parameters()):
@@ -152,8 +172,21 @@ def tensors_of(case: Case, cell: RandomCell) -> Tensors:
     )
 
 
+def _context(arguments: Arguments, floats: Callable[..., Tensor], wanted: bool) -> dict[str, Any]:
+    """A memory with its mask, a table that all rows share, and a vector per row."""
+    batch, (memory, table) = arguments.batch, arguments.sizes
+    there = floats(batch, memory) < 0.4
+    there[:, 0] = True
+    return {
+        "memory": floats(batch, memory, FEATURES).requires_grad_(wanted),
+        "there": there,
+        "table": lp.shared(floats(table, FEATURES).requires_grad_(wanted)),
+        "gain": floats(batch, FEATURES).requires_grad_(wanted),
+    }
+
+
 def _wanted(leaf: Any, wanted: bool, strided: bool = False) -> Any:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+    if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
         return leaf
     leaf = leaf.detach().clone()
     if strided:
@@ -215,7 +248,8 @@ def gradients(
 
 def random_weights(value: Tensor, seed: int) -> Tensor:
     """The same numbers in every precision."""
-    numbers = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    kind = torch.complex128 if value.is_complex() else torch.float64
+    numbers = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=kind)
     return numbers.to(value.dtype)
 
 

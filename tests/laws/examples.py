@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 CELLS = int(os.environ.get("LEPORELLO_CELLS", "240"))
 
 
-def cells(share: float) -> settings:
+def cells(share: float, least: int = 4) -> settings:
     """The settings of a law that gets this share of all cells. The same cells each time, unless told how many."""
     return settings(
-        max_examples=max(4, round(CELLS * share)),
+        max_examples=max(least, round(CELLS * share)),
         deadline=None,
         derandomize="LEPORELLO_CELLS" not in os.environ,
         database=None,

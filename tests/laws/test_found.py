@@ -216,3 +216,39 @@ def test_a_parameter_and_a_value_may_differ_in_case_alone(engine: str) -> None:
 
     net, x = lp.Recurrent(Both().double(), engine=engine), torch.ones(3, 2, 3, dtype=torch.float64) / 9
     assert lp.check_gradients(net, x).ok
+
+
+@pytest.mark.parametrize("engine", ["reference", "stepwise", "cpu"])
+def test_resets_go_back_to_an_initial_state_of_another_precision(engine: str) -> None:
+    """The cell has no parameter and reads integers: nobody tells it the precision of the state that is passed."""
+
+    class Ones(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=3)
+
+        def initial_state(self, batch: int, *, device: Any = None, dtype: Any = None) -> Tensor:
+            return torch.ones(batch, 3, device=device, dtype=dtype)
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.sin(h)
+            return h, h
+
+    resets = torch.tensor([[False, True, False], [True, False, False], [False, False, False], [True, False, False]])
+    outputs, _ = lp.Recurrent(Ones(), engine=engine)(INTEGERS, floats(3, 3), resets=resets)
+    torch.testing.assert_close(outputs[3, 0], torch.ones(3, dtype=torch.float64).sin())
+    torch.testing.assert_close(outputs[1, 1], torch.ones(3, dtype=torch.float64).sin().sin())
+
+
+def test_a_value_without_elements_is_left_to_the_reference() -> None:
+    class Neighbours(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=3)
+            self.value = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor, h: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(x + h + self.value(memory[:, 1:] * memory[:, :-1]).sum(1))
+            return h, h
+
+    net, context = lp.Recurrent(Neighbours().double()), floats(3, 1, 3, seed=1)
+    assert lp.check_gradients(net, X, context=context).ok
+    assert "loses the rows of a value without elements" in net.explain(X, context=context)

@@ -20,7 +20,8 @@ from leporello.rewrite import differentiate
 from tests.close import assert_close
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
-from tests.random_cells import CLASSES, cell_of
+from tests.random_cells import cell_of
+from tests.random_operators import CLASSES
 
 ROWS = 3
 

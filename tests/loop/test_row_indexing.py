@@ -1,10 +1,12 @@
 """Indices by the number of the row, and masks: operators that act on rows alone, on every engine."""
 
+import numpy
 import pytest
 import torch
 
 import leporello as lp
-from tests.nets.twins import FASTEST, close
+from leporello.errors import UntraceableStep
+from tests.nets.twins import FASTEST, close, thoroughly
 
 
 def arange(x):
@@ -69,6 +71,39 @@ def masked_by_a_tensor(x, h):
     return h, h
 
 
+def chosen_marked(x, h):
+    mask = torch.zeros_like(h)
+    mask[arange(x).unsqueeze(1), h.topk(2, 1).indices] = 1
+    return mask * h, h
+
+
+def chosen_marked_in_one_axis(x, h):
+    mask = torch.zeros_like(h)
+    mask[arange(x).unsqueeze(1).repeat(1, 2).view(-1), h.topk(2, 1).indices.view(-1)] = 1
+    return mask * h, h
+
+
+def read_in_one_axis(x, h):
+    return h[arange(x).repeat_interleave(2), h.topk(2, 1).indices.reshape(-1)].view(-1, 2), h
+
+
+def rows_replaced_by_a_vector(x, h):
+    h = h.clone()
+    h[x[:, 0] > 0] = torch.linspace(0, 1, 6, dtype=h.dtype)
+    return h, h
+
+
+def features_masked(x, h):
+    h = h.clone()
+    h[:, torch.tensor([True, False, True, True, False, False])] = 0.5
+    return h, h
+
+
+def masks_of_numpy(x, h):
+    mask = numpy.array([True, False, True, True, False, False])
+    return h[:, mask] + h[:, [True, False, True, True, False, False]], h
+
+
 STEPS = [
     one_place,
     from_the_end,
@@ -81,6 +116,10 @@ STEPS = [
     masked,
     rows_masked,
     masked_by_a_tensor,
+    chosen_marked_in_one_axis,
+    rows_replaced_by_a_vector,
+    masks_of_numpy,
+    *thoroughly(chosen_marked, read_in_one_axis, features_masked),
 ]
 
 
@@ -102,3 +141,13 @@ def test_each_row_reads_and_writes_its_own_place(index, engine):
         plain.append(output)
     close(outputs, torch.stack(plain))
     close(torch.autograd.grad(outputs.square().sum(), h), torch.autograd.grad(torch.stack(plain).square().sum(), h))
+
+
+def test_as_many_values_as_a_mask_holds_are_refused_at_their_line():
+    def step(x, h):
+        h = h.clone()
+        h[x[:, 0] > 0] = x
+        return h, h
+
+    with pytest.raises(UntraceableStep, match=r"cell +step[\s\S]*= x\n[\s\S]*torch.where\(mask.unsqueeze"):
+        lp.Recurrent(step)(torch.randn(4, 3, 6), torch.zeros(3, 6))

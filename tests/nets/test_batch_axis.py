@@ -37,6 +37,21 @@ def test_a_step_of_torchs_gru_gives_what_the_whole_gru_gives(engine):
     assert report.ok, report
 
 
+@pytest.mark.parametrize("engine", FASTEST)
+def test_a_step_of_torchs_lstm_has_a_pair_of_states(engine):
+    lstm = nn.LSTM(3, 4, num_layers=2)
+
+    def step(x, state):
+        y, state = lstm(x.unsqueeze(0), state)
+        return y.squeeze(), state  # the batch stays, where it is 1 too
+
+    net = lp.Recurrent(step, batch_axis=1, engine=engine)
+    for batch in (5, 1):
+        state = torch.randn(2, batch, 4), torch.randn(2, batch, 4)
+        close(net(X[:, :batch], state), lstm(X[:, :batch], state), 1e-5)
+    assert "state0" in net.explain(X[:, :1], state)
+
+
 class Two(lp.Cell):
     """One leaf as (batch, n), another as (n, batch)."""
 

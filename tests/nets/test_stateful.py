@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.errors import ArgumentError, MissingState
+from leporello.errors import ArgumentError, MissingState, UntraceableStep
 from tests.nets.twins import ENGINES, close
 
 X = torch.randn(6, 2, 3)
@@ -91,6 +91,18 @@ def test_without_begin_it_begins_with_zeros_of_the_present_shape_or_with_what_is
     close(lp.Recurrent(lp.Stateful(module, "mem"))(X)[0], zeros, 1e-6)
 
 
+def test_a_tensor_without_elements_says_nothing_of_how_it_begins():
+    module = Deep()
+    module.lif.mem, module.pair = torch.zeros(0), (torch.zeros(0), torch.zeros(0))
+    cell = lp.Stateful(module, ["lif.mem", "pair"])
+    with pytest.raises(MissingState, match=r"(?s)not known.*cell +Deep"):
+        lp.Recurrent(cell)(X)
+    begun = lp.Stateful(module, ["lif.mem", "pair"], begin_deep)
+    net = lp.Recurrent(cell, engine="stepwise")
+    close(net(X, begun.initial_state(2)), lp.Recurrent(begun, engine="stepwise")(X), 1e-6)
+    assert "pair1" in net.explain(X, begun.initial_state(2))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -103,6 +115,16 @@ def test_without_begin_it_begins_with_zeros_of_the_present_shape_or_with_what_is
 def test_what_it_cannot_be_made_of_is_refused(make, words):
     with pytest.raises(ArgumentError, match=words):
         make()
+
+
+def test_an_attribute_that_is_not_named_is_refused_by_name():
+    class Noting(Spiking):
+        def forward(self, x):
+            self.seen = super().forward(x)
+            return self.seen
+
+    with pytest.raises(UntraceableStep, match=r"(?s)the attribute 'module.seen'.*Stateful of Noting.*lp.Stateful"):
+        lp.Recurrent(lp.Stateful(Noting(), "mem"))(X, torch.zeros(2, 5))
 
 
 def test_such_a_module_by_itself_is_refused_with_the_way_out():

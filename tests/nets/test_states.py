@@ -108,6 +108,28 @@ def test_a_plain_tuple_passes_for_a_state() -> None:
             close(net(normal(3, 2, 3), state), wanted, tolerance=0)
 
 
+class BeginsWithATuple(lp.Cell):
+    """Declares its leaves, reads them by name, and begins with a plain tuple."""
+
+    def __init__(self) -> None:
+        super().__init__(h=3, c=3)
+
+    def initial_state(self, batch: int, *, device: Any = None, dtype: Any = None) -> Any:
+        return torch.zeros(batch, 3, dtype=dtype), torch.ones(batch, 3, dtype=dtype)
+
+    def forward(self, x: Any, state: Any) -> Any:
+        return state.h + state.c, (state.c, x + state.h)
+
+
+def test_a_cell_that_begins_with_a_plain_tuple_keeps_the_names_of_its_leaves() -> None:
+    cell, inputs = BeginsWithATuple(), normal(4, 2, 3)
+    outputs, state = lp.Recurrent(cell, engine="stepwise")(inputs)
+    assert state._fields == ("h", "c")
+    inner, _ = lp.Recurrent(lp.Stack(cell, cell), engine="stepwise")(inputs)
+    assert torch.equal(cell(inputs[0])[0], outputs[0])
+    assert torch.equal(inner[0], outputs[0])
+
+
 def test_an_episode_done_after_a_step_begins_anew_before_the_next() -> None:
     dones = torch.tensor([[False, True], [True, False], [False, True]])
     assert lp.resets_after(dones).tolist() == [[False, False], [False, True], [True, False]]

@@ -123,7 +123,7 @@ def _operators(stage: Stage) -> str:
     """Products with what they multiply, the rest counted."""
     products = {"mm", "addmm", "bmm", "baddbmm"}
     named = [f"product with {name}" for name in stage.products]
-    sums = sum(name in products for name in stage.operators) - len(named)
+    sums = sum(name in products for name in stage.operators) - stage.products_with_invariants
     named += ["1 product of values"] if sums == 1 else [f"{sums} products of values"] if sums else []
     shorter = stage.operators.count(masked_row_sum.__name__)
     named += [f"{shorter} sum{'s' * (shorter > 1)} over rows that have not ended"] if shorter else []

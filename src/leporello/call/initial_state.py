@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, MissingState, StateMismatch
 from leporello.loop.batch_axis import batch_in_front
@@ -90,7 +91,7 @@ def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
             expected=", ".join(names) or "none",
             tries="declare every leaf: super().__init__(h=4, c=4)",
         )
-    return state
+    return cell.with_names(state)
 
 
 @functools.cache
@@ -113,7 +114,16 @@ def reset_state(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any
         plain = type(cell).initial_state is Cell.initial_state and not len(cell.initial)
         if plain:
             return None
-    return fresh_state(cell, batch, options) if _makes_state(cell) else state
+    if not _makes_state(cell):
+        return state
+    leaves, spec = pytree.tree_flatten(fresh_state(cell, batch, options))
+    pairs = zip(leaves, leaves_of(state), strict=True)
+    return pytree.tree_unflatten([_in_dtype_of(leaf, like) for leaf, like in pairs], spec)
+
+
+def _in_dtype_of(leaf: Any, like: Any) -> Any:
+    """A leaf in the dtype of the call's state: a cell that is not told the dtype makes its own."""
+    return leaf.to(like.dtype) if isinstance(leaf, Tensor) and isinstance(like, Tensor) else leaf
 
 
 def _makes_state(cell: nn.Module) -> bool:

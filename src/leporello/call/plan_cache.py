@@ -96,7 +96,7 @@ class PlanCache:
         self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool
     ) -> tuple[Plan, Choice, bool]:
         """The plan for a call with its choice, and whether it is made here."""
-        build_ahead(engine, call.device)
+        build_ahead(engine, call.device, _float_dtype(call))
         key = self._trace_key(cell, call, free=free)
         traced = self._any_batch(cell, call, key)
         batch = call.batch if traced.traced_for_one_batch else None
@@ -206,6 +206,12 @@ def call_context(cell: nn.Module, call: Call) -> Context:
     if call.resets is not None:
         restarts = () if call.initial is None else tuple(name for name, _ in call.states)
     return Context(forced=forced, always=call.coin is None, restarts=restarts, lengths=call.lengths is not None)
+
+
+def _float_dtype(call: Call) -> torch.dtype:
+    """The floating dtype that most of a call is probably computed in."""
+    dtypes = (leaf.dtype for _, leaf in (*call.states, *call.sequences) if leaf.is_floating_point())
+    return next(dtypes, torch.get_default_dtype())
 
 
 def prepared(

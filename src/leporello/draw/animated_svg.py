@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leporello.draw.label_placement import Label, page_box, place_labels
+from leporello.draw.label_placement import Label, marks_of, page_box, place_labels
 from leporello.draw.picture import Picture
 from leporello.draw.picture_layout import PictureLayout, RoutedLine, layout_picture
 from leporello.draw.sizes import SMALL_FONT_SIZE, text_width
@@ -29,8 +29,8 @@ def animated(closed: Picture, opened: Picture) -> Svg:
     """
     strip = layout_picture(opened)
     middle = _middle_column(opened)
-    loop = _draw_loop(closed, strip, middle)
     labels = place_labels(strip)
+    loop, marks = _draw_loop(closed, strip, middle, marks_of(labels))
     rules = [_fade_loop(), *(_slide(strip, column, middle) for column in range(opened.columns))]
     rules += [_fade_between(), _glow(), _appear()]
     parts = [f'<g class="loop">{"".join(loop)}</g>']
@@ -38,7 +38,7 @@ def animated(closed: Picture, opened: Picture) -> Svg:
     parts += [_draw_column(strip, column, labels) for column in range(opened.columns)]
     parts += _draw_gradients(strip)
     style = STYLE + "\n".join(["", *rules, _reduced_motion()])
-    notes, page = draw_notes(strip, page_box(strip, labels))
+    notes, page = draw_notes(strip, page_box(strip, labels), marks)
     return svg_file(opened, [*parts, *notes], page, style)
 
 
@@ -48,8 +48,13 @@ def _middle_column(opened: Picture) -> int:
     return columns[len(columns) // 2] if len(columns) % 2 else columns[len(columns) // 2 - 1]
 
 
-def _draw_loop(closed: Picture, strip: PictureLayout, middle: int) -> list[str]:
-    """The folded picture, drawn at the place of the middle column of the strip."""
+def _draw_loop(
+    closed: Picture, strip: PictureLayout, middle: int, marks: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The folded picture, drawn at the place of the middle column of the strip; and the marks of both pictures.
+
+    marks   those of the strip
+    """
     time = max((spot.name.time for spot in strip.picture.spots), key=lambda time: text_width(time, SMALL_FONT_SIZE))
     # Laid out with times in the names, so that circles are as large as in the strip; drawn without them.
     timed = tuple(replace(spot, name=replace(spot.name, time=time)) for spot in closed.spots)
@@ -60,8 +65,10 @@ def _draw_loop(closed: Picture, strip: PictureLayout, middle: int) -> list[str]:
     untimed = replace(layout, placed=placed)
     inner = [draw_line(routed, untimed) for routed in layout.routed] + draw_branches(layout.routed)
     inner += [draw_spot(one, closed) for one in placed.values()]
-    inner += [draw_label(label) for label in place_labels(layout)]
-    return [f'<g transform="translate({number(dx)} {number(dy)})">', *inner, "</g>"]
+    labels = place_labels(layout, marks)
+    inner += [draw_label(label) for label in labels]
+    drawn = [f'<g transform="translate({number(dx)} {number(dy)})">', *inner, "</g>"]
+    return drawn, marks | marks_of(labels)
 
 
 def _draw_column(strip: PictureLayout, column: int, labels: list[Label]) -> str:

@@ -102,3 +102,8 @@ def delays(lines: Iterable[Line]) -> dict[str, int]:
         if line.delay:
             longest[line.source] = max(line.delay, longest.get(line.source, 0))
     return longest
+
+
+def raised(number: int) -> str:
+    """A number in raised digits, which marks a label that has no room."""
+    return str(number).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))

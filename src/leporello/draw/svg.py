@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from leporello.draw.label_placement import Anchor, Box, Label, page_box, place_labels
+from leporello.draw.label_placement import Anchor, Box, Label, marks_of, page_box, place_labels
 from leporello.draw.picture import Name, Picture
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
 from leporello.draw.polylines import Point, direction, distance, passes_through, point_towards
@@ -81,7 +81,7 @@ def svg(picture: Picture) -> Svg:
     parts += [draw_spot(placed, picture) for placed in layout.placed.values()]
     labels = place_labels(layout)
     parts += [draw_label(label) for label in labels]
-    notes, page = draw_notes(layout, page_box(layout, labels))
+    notes, page = draw_notes(layout, page_box(layout, labels), marks_of(labels))
     return svg_file(picture, [*parts, *notes], page)
 
 
@@ -202,8 +202,9 @@ def draw_branches(routes: Iterable[RoutedLine]) -> list[str]:
 
 def draw_label(label: Label) -> str:
     """The names of a line, beside it."""
-    line = label.routed.line
-    return with_tooltip(line.tooltip, draw_names(line.names, label.anchor_x, label.y, anchor=label.anchor))
+    y = label.y + (3 if label.mark else 0)  # raised digits are in the upper half of a line of text
+    names = draw_names(label.names, label.anchor_x, y, anchor=label.anchor)
+    return with_tooltip(label.routed.line.tooltip, names)
 
 
 def _window_border(layout: PictureLayout, x: float) -> str:
@@ -211,8 +212,8 @@ def _window_border(layout: PictureLayout, x: float) -> str:
     return f'<path class="line border" d="M{number(x)} 4V{number(layout.height - 4)}"/>'
 
 
-def draw_notes(layout: PictureLayout, page: Box) -> tuple[list[str], Box]:
-    """Captions of columns and the legend, below the picture; and the page's box with room for them."""
+def draw_notes(layout: PictureLayout, page: Box, marks: Mapping[str, str]) -> tuple[list[str], Box]:
+    """Captions of columns, what marks stand for, and the legend, below the picture; and the page's box with them."""
     parts = []
     left, top, right, bottom = page
     if layout.picture.captions:
@@ -221,16 +222,25 @@ def draw_notes(layout: PictureLayout, page: Box) -> tuple[list[str], Box]:
         half = text_width(caption, 12) / 2
         x = min(max(layout.columns[column], left + half), right - half)
         parts.append(f'<text class="note" x="{number(x)}" y="{number(bottom - 6)}">{escaped(caption)}</text>')
+    for words, mark in marks.items():
+        bottom += 18
+        right = max(right, left + 16 + text_width(f"{mark} {words}", 12))
+        parts.append(_note(left + 8, bottom - 6, f"{mark} {words}"))
+    bottom += 6 if marks else 0
     for tint, words in layout.picture.legend.items():
         bottom += 20
         right = max(right, left + 40 + text_width(words, 12))
         kind = "spot" + (" stepwise" if tint == "stepwise" else "")
         parts.append(
             f'<rect class="{kind}" x="{number(left + 8)}" y="{number(bottom - 17)}" width="16" height="11" rx="5"/>'
-            f'<text class="note" style="text-anchor: start" x="{number(left + 30)}" y="{number(bottom - 7)}">'
-            f"{escaped(words)}</text>"
+            + _note(left + 30, bottom - 7, words)
         )
     return parts, (left, top, right, bottom + (6 if layout.picture.legend else 0))
+
+
+def _note(x: float, y: float, words: str) -> str:
+    """Small text that begins at a point."""
+    return f'<text class="note" style="text-anchor: start" x="{number(x)}" y="{number(y)}">{escaped(words)}</text>'
 
 
 def number(value: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
-from leporello.draw.picture import Picture
+from leporello.draw.picture import Picture, raised
 from leporello.draw.picture_layout import PlacedSpot, RoutedLine, layout_picture
-from leporello.draw.terminal_grid import GridPoint, TerminalGrid, half_height, one_line_name
+from leporello.draw.terminal_grid import GridPoint, TerminalGrid, one_line_name
 from leporello.text_table import display_width
 
 NORTH, EAST, SOUTH, WEST = 1, 2, 4, 8
@@ -57,6 +57,9 @@ class _TextPage:
         self.characters: dict[GridPoint, str] = {}
         self.directions: dict[GridPoint, dict[str, int]] = {}  # at each point the directions of each source's lines
         self.lines: dict[GridPoint, set[int]] = {}  # the lines that pass each point
+        self.texts: set[GridPoint] = set()  # points of labels
+        self.marks: dict[str, str] = {}  # what stands for a label that has no room
+        self.notes: list[str] = []  # labels of lines without room for a mark
 
     def draw_lines(self) -> None:
         """All lines, then their arrowheads and squares on top."""
@@ -99,15 +102,17 @@ class _TextPage:
             return
         left, right = x - half - 1, x + half + 1
         text = one_line_name(placed)
-        for column in range(left, right + 1):
-            self.characters[column, y] = " "
+        rows = self.grid.half_height[placed.spot.id]
+        for column, row in product(range(left, right + 1), range(y - rows, y + rows + 1)):
+            self.characters[column, row] = " "
         self._write(x - (display_width(text) - 1) // 2, y, text)
-        if half_height(placed):
+        if rows:
             horizontal, vertical = ("┄", "┆") if placed.spot.dashed else ("─", "│")
             for column in range(left + 1, right):
-                self.characters[column, y - 1] = self.characters[column, y + 1] = horizontal
-            corners = {(left, y - 1): "╭", (right, y - 1): "╮", (left, y + 1): "╰", (right, y + 1): "╯"}
-            self.characters |= {**corners, (left, y): vertical, (right, y): vertical}
+                self.characters[column, y - rows] = self.characters[column, y + rows] = horizontal
+            corners = {(left, y - rows): "╭", (right, y - rows): "╮", (left, y + rows): "╰", (right, y + rows): "╯"}
+            sides = {(x, row): vertical for x in (left, right) for row in range(y - rows + 1, y + rows)}
+            self.characters |= corners | sides
         else:
             ends = BRACKETS[placed.spot.shape]
             self.characters |= {(left, y): ends[0], (right, y): ends[1]}
@@ -128,24 +133,65 @@ class _TextPage:
                 self._draw_label(" ".join(routed.line.label.split()), index)
 
     def _draw_label(self, text: str, index: int) -> None:
-        """Write a label into a horizontal part of its line that no other line shares, else beside the line."""
+        """Write a label where it covers nothing but its own line; else a mark, with the label in a note below."""
+        if self._write_at_line(text, index):
+            return
+        mark = self.marks.get(text, raised(len(self.marks) + 1))
+        if self._write_at_line(mark, index, on_branch=True):
+            self.marks[text] = mark
+        else:
+            ends = (self.layout.routed[index].line.source, self.layout.routed[index].line.target)
+            self.notes.append(" → ".join(one_line_name(self.layout.placed[id]) for id in ends) + f": {text}")
+
+    def _write_at_line(self, text: str, index: int, *, on_branch: bool = False) -> bool:
+        """Write into a horizontal part of a line that no other shares, beside the line, or across it; False if nowhere.
+
+        on_branch   whether it may also be written on a part that other lines of the same source share
+        """
         width = display_width(text)
         *path, tip = [point for point in self.grid.paths[index] if point not in self.grid.occupied]
         alone = [point for point in path if self.lines[point] == {index} and self.characters[point] != "■"]
-        for run in _horizontal_runs([point for point in alone if self.characters[point] == "─"]):
+        straight = [point for point in alone if self.characters[point] in "─│"]
+        for run in _horizontal_runs([point for point in straight if self.characters[point] == "─"]):
             if len(run) > width:
-                self._write(min(run)[0] + (len(run) - width) // 2, run[0][1], text)
-                return
-        for x, y in [*sorted(alone or path, key=lambda point: abs(path.index(point) - len(path) * 0.6)), tip]:
-            for start in (x - width, x + 1):
-                if all(self.characters.get((column, y), " ") == " " for column in range(start, start + width)):
-                    self._write(start, y, text)
-                    return
-        if path:
-            self._write(*path[len(path) // 2], text)
+                self._write_text(min(run)[0] + (len(run) - width) // 2, run[0][1], text)
+                return True
+        nearest = sorted(alone or path, key=lambda point: abs(path.index(point) - len(path) * 0.6))
+        beside = [(start, y) for x, y in [*nearest, tip] for start in (x - width, x + 1)]
+        across = [(x - shift, y) for x, y in nearest if (x, y) in straight for shift in _from_middle(width)]
+        if on_branch:
+            across += [point for point in path if self.characters[point] in "─│" and len(self.directions[point]) == 1]
+            straight += path
+        for touching, allowed in ((False, set()), (True, set()), (True, set(straight))):
+            for start, y in [*beside, *across] if allowed else beside:
+                if self._is_free(start, y, width, allowed, touching=touching):
+                    self._write_text(start, y, text)
+                    return True
+        return False
+
+    def _is_free(self, start: int, y: int, width: int, allowed: set[GridPoint], *, touching: bool) -> bool:
+        """Whether a text would cover only blanks and allowed points, and read apart from the texts next to it.
+
+        touching   whether other lines may touch both of its ends
+        """
+        cells = [(x, y) for x in range(start, start + width)]
+        ends = [(start - 1, y), (start + width, y)]
+        if any(end in self.texts for end in ends) or any(cell in self.texts for cell in cells):
+            return False
+        if not touching and all(self.characters.get(end, " ") != " " for end in ends):
+            return False
+        return all(
+            (self.characters.get(cell, " ") == " " and cell not in self.grid.occupied) or cell in allowed
+            for cell in cells
+        )
+
+    def _write_text(self, x: int, y: int, text: str) -> None:
+        """Write a label, and keep its points from the labels after it."""
+        self._write(x, y, text)
+        self.texts |= {(column, y) for column in range(x, x + display_width(text))}
 
     def text(self) -> str:
-        """All rows as lines of text, with the captions of columns below."""
+        """All rows as lines of text, with the captions of columns and the notes below."""
         left = min(x for x, _ in self.characters)
         rows: dict[int, dict[int, str]] = {}
         for (x, y), letter in self.characters.items():
@@ -154,7 +200,8 @@ class _TextPage:
         for y in range(min(rows), max(rows) + 1):
             row = rows.get(y, {})
             lines.append("".join(row.get(x, " ") for x in range(left, max(row, default=left) + 1)).rstrip())
-        return "\n".join([*lines, *self._captions(left)]) + "\n"
+        notes = [*(f"{mark} {text}" for text, mark in self.marks.items()), *self.notes]
+        return "\n".join([*lines, *self._captions(left), *([""] if notes else []), *notes]) + "\n"
 
     def _captions(self, left: int) -> list[str]:
         lines = []
@@ -183,3 +230,8 @@ def _horizontal_runs(points: Sequence[GridPoint]) -> list[list[GridPoint]]:
         else:
             runs.append([point])
     return runs[::-1]
+
+
+def _from_middle(width: int) -> list[int]:
+    """The columns of a text, the middle first."""
+    return sorted(range(width), key=lambda column: abs(column - width // 2))

@@ -102,11 +102,6 @@ def one_line_name(placed: PlacedSpot) -> str:
     return " ".join(str(placed.spot.name).split()) or " "
 
 
-def half_height(placed: PlacedSpot) -> int:
-    """Rows above and below the centre of a spot."""
-    return 1 if placed.spot.shape == "circle" else 0
-
-
 def _half_width(placed: PlacedSpot) -> int:
     """Columns left and right of the centre of a spot, inside its border."""
     if placed.spot.shape == "point":
@@ -114,17 +109,27 @@ def _half_width(placed: PlacedSpot) -> int:
     return display_width(one_line_name(placed)) // 2 + (placed.spot.shape == "circle")
 
 
+def _half_height(placed: PlacedSpot, y_axis: GridAxis) -> int:
+    """Rows above and below the centre of a spot: a circle has one for each line that enters or leaves on a side."""
+    if placed.spot.shape != "circle":
+        return 0
+    beside = [y - placed.y for y in y_axis.near(placed.y, placed.half.y) if abs(y - placed.y) <= placed.half.y]
+    return max(1, sum(y < -MERGE_DISTANCE for y in beside), sum(y > MERGE_DISTANCE for y in beside))
+
+
 class TerminalGrid:
     """Positions of all parts of a layout on the grid.
 
     layout       in fine coordinates
     half_width   of each spot: columns left and right of its centre, inside its border
+    half_height  of each spot: rows above and below its centre, at least one for each line that enters or leaves there
     x, y         the two axes
     """
 
     def __init__(self, layout: PictureLayout) -> None:
         self.layout = layout
         self.half_width = {id: _half_width(placed) for id, placed in layout.placed.items()}
+        self.half_height: dict[str, int] = {}
         self.entered_from_above = {
             routed.line.target for routed in layout.routed if routed.points[-2][1] < routed.points[-1][1] - 1
         }
@@ -152,6 +157,7 @@ class TerminalGrid:
             y_axis.add(placed.y)
         x_axis.merge()
         y_axis.merge()
+        self.half_height = {id: _half_height(placed, y_axis) for id, placed in self.layout.placed.items()}
         for placed in self.layout.placed.values():
             self._separate_from_spot(placed, x_axis, y_axis)
         self._separate_spots(x_axis, y_axis)
@@ -172,7 +178,7 @@ class TerminalGrid:
         for y in y_axis.near(placed.y, placed.half.y + 60):
             if abs(y - placed.y) > placed.half.y + 1:
                 arrow = y > placed.y or placed.spot.id in self.entered_from_above
-                y_axis.apart(y, placed.y, half_height(placed) + 1 + arrow)
+                y_axis.apart(y, placed.y, self.half_height[placed.spot.id] + 1 + arrow)
             elif y < placed.y - 1:
                 y_axis.hold(y)
 
@@ -188,7 +194,7 @@ class TerminalGrid:
                 x_axis.apart(one.x, other.x, self.half_width[one.spot.id] + self.half_width[other.spot.id] + 3)
         for column in columns.values():
             for one, other in pairwise(sorted(column, key=lambda placed: placed.y)):
-                y_axis.apart(one.y, other.y, half_height(one) + half_height(other) + 2)
+                y_axis.apart(one.y, other.y, self.half_height[one.spot.id] + self.half_height[other.spot.id] + 2)
 
     def _reserve_room(self, routed: RoutedLine, x_axis: GridAxis, y_axis: GridAxis) -> None:
         """Reserve room for the arrowhead, squares and label of a line."""
@@ -201,9 +207,13 @@ class TerminalGrid:
             begin = source.x if len(line_segments) == 1 else a[0]
             x_axis.apart(begin, target.x, start + label_room + 3 + self.half_width[target.spot.id])
         else:
-            start = half_height(source) + 1 if len(line_segments) == 1 else 0
+            start = self.half_height[source.spot.id] + 1 if len(line_segments) == 1 else 0
             begin = source.y if len(line_segments) == 1 else a[1]
-            y_axis.apart(begin, target.y, start + 1 + bool(label_room) + half_height(target) + (len(line_segments) > 1))
+            y_axis.apart(
+                begin,
+                target.y,
+                start + 1 + bool(label_room) + self.half_height[target.spot.id] + (len(line_segments) > 1),
+            )
         for x, y in routed.squares:
             x_axis.apart(x, source.x, self.half_width[source.spot.id] + 3)
             for other in routed.points:
@@ -216,7 +226,9 @@ class TerminalGrid:
             centre = y_axis.position(placed.y)
             for y in y_axis.near(placed.y, placed.half.y):
                 if 1.5 < abs(y - placed.y) <= placed.half.y:
-                    y_axis.limit(y, centre - half_height(placed), centre + half_height(placed))
+                    y_axis.limit(
+                        y, centre - self.half_height[placed.spot.id], centre + self.half_height[placed.spot.id]
+                    )
 
     def _too_narrow(self) -> dict[str, int]:
         """Spots that vertical arrows would miss, each with the half width it needs."""
@@ -251,7 +263,7 @@ class TerminalGrid:
             points |= {
                 (column, row)
                 for column in range(x - half, x + half + 1)
-                for row in range(y - half_height(placed), y + half_height(placed) + 1)
+                for row in range(y - self.half_height[placed.spot.id], y + self.half_height[placed.spot.id] + 1)
             }
         return points
 

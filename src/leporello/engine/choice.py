@@ -60,13 +60,13 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
     raise AssertionError(f"the engine '{REFERENCE}' runs every loop")
 
 
-def build_ahead(name: str, device: torch.device) -> None:
+def build_ahead(name: str, device: torch.device, dtype: torch.dtype) -> None:
     """Begin to build what kernels of the engine will share, for "auto" those of the fastest one on the device."""
     refuse_unknown(name)
     chosen = [target_of(engine) for engine in (targets.AUTO if name == "auto" else (name,))]
     fitting = [t for t in chosen if t is not None and (t.devices is None or device.type in t.devices)]
     if fitting:
-        fitting[0].build_ahead()
+        fitting[0].build_ahead(dtype)
 
 
 def _why(reasons: Mapping[str, str]) -> str:

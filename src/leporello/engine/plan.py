@@ -238,9 +238,14 @@ class Plan:
     def prepare(self) -> None:
         """Build all that a call of this plan runs, so that errors come before any work."""
         if any(self.wanted):
-            _ = self.forward, self.backward, self.wiring
+            sweeps = [self.forward, self.backward]
+            _ = self.wiring
         else:
-            _ = self.plain, self.plain_places
+            sweeps = [self.plain]
+            _ = self.plain_places
+        for timed in (timed for sweep in sweeps for timed in sweep.program.timed):
+            if self.target is not None and timed.kernel is not None:
+                self.target.wait(timed.kernel.runner)
 
     def note_clipped(
         self, counted: ClipCount, values: Sequence[Tensor], length: int, batch: int, sweeps: int = 1

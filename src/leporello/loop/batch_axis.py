@@ -41,7 +41,7 @@ class BatchAxis(Cell):
         """The state with the batch in front, from the cell's own form; or the other way round."""
         leaves, spec = pytree.tree_flatten(state)
         axes = self._axes_of(state, len(leaves))
-        for name, leaf, axis in zip(self._names(state), leaves, axes, strict=True):
+        for name, leaf, axis in zip(self.names_of(state), leaves, axes, strict=True):
             if isinstance(leaf, Tensor) and not -leaf.dim() <= axis < leaf.dim():
                 raise StateMismatch(
                     f"the state '{name}' has no axis {axis}, where the batch is said to be.",
@@ -79,7 +79,7 @@ class BatchAxis(Cell):
     def state_names(self) -> list[str]:
         if isinstance(self.cell, Cell):
             return self.cell.state_names()
-        return self._names(None if self.state_is_passed else self._maker()(1))
+        return self.names_of(None if self.state_is_passed else self._maker()(1))
 
     def feedback_leaf(self) -> str | None:
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
@@ -87,14 +87,15 @@ class BatchAxis(Cell):
     def _maker(self) -> Callable[[int], Tree]:
         return self.cell.initial_state  # type: ignore[return-value]
 
-    def _names(self, state: Tree) -> list[str]:
+    def names_of(self, state: Tree) -> list[str]:
+        """The names of the leaves of a state that is passed."""
         return self.cell.state_names() if isinstance(self.cell, Cell) else leaf_names(state, state_argument(self.cell))
 
     def _axes_of(self, state: Tree, count: int) -> list[int]:
         """The axis of each leaf."""
         if isinstance(self.axes, int):
             return [self.axes] * count
-        names = self._names(state)
+        names = self.names_of(state)
         if isinstance(self.axes, Mapping):
             unknown = [name for name in self.axes if name not in names]
             axes = [self.axes.get(name, 0) for name in names]

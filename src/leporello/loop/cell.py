@@ -82,6 +82,11 @@ class Cell(nn.Module):
         """The names of the state's leaves, in the order of the tree."""
         return list(self.leaves)
 
+    def with_names(self, state: Tree) -> Tree:
+        """A plain tuple of the declared leaves as the named tuple of them; other states stay as they are."""
+        plain = type(state) is tuple and len(state) == len(self.leaves) > 1
+        return state_of(list(self.leaves), state) if plain else state
+
     def feedback_leaf(self) -> str | None:
         """The name of the state leaf that carries what is fed back, None for a cell without feedback."""
         if self.feedback is not None and self.feedback not in self.leaves:
@@ -96,7 +101,7 @@ class Cell(nn.Module):
     def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> Any:
         refuse_row(self, x, state)
         if state is None:
-            state = self.initial_state(batch_of(x) or 1, **_device_and_dtype(x))
+            state = self.with_names(self.initial_state(batch_of(x) or 1, **_device_and_dtype(x)))
         if not may_be_sequence(x, state):
             return super().__call__(x, state, *args, **options)
         refuse_sequence(self, x, state)

@@ -181,16 +181,24 @@ def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Place
     for node in loop.nodes:
         if kinds[node] is ValueClass.REDUCED:
             same = next((writer for writer in timed if is_getitem(node) and writer.has(arguments(node)[0])), None)
-            (same or timed[_when_complete(node, place)]).compute(node)
+            (same or timed[_when_complete(node, kinds, place, last=2 * insides)]).compute(node)
     _write_results(loop, kinds, place, once, timed, finish)
     _write_what_stages_read(kinds, place, once, timed, finish)
     stages = [writer.stage() for writer in (once, *timed, finish)]
     return tuple(stage for stage in stages if stage.kind == "inside" or stage.writes)
 
 
-def _when_complete(node: fx.Node, place: Places) -> int:
-    """The first at-once stage at which all arguments of a sum over rows exist."""
-    return (max((place[source] for source in node.all_input_nodes if source in place), default=0) + 1) // 2 * 2
+def _when_complete(node: fx.Node, kinds: Classes, place: Places, last: int) -> int:
+    """The first at-once stage at which all arguments of a sum over rows exist; the last one for a sum of inputs.
+
+    Other sums over the same input are there, so that it is read once for all of them.
+    """
+    sources = node.all_input_nodes
+    if any(kinds[source] is ValueClass.VARYING for source in sources) and not any(
+        source in place for source in sources
+    ):
+        return last
+    return (max((place[source] for source in sources if source in place), default=0) + 1) // 2 * 2
 
 
 def _write_results(

@@ -50,12 +50,18 @@ class Stage:
     @property
     def products(self) -> list[str]:
         """The name of each invariant factor of the matrix products here, in order; "W and P" if made of several."""
+        return [name for names in self._invariant_factors() for name in names]
+
+    @property
+    def products_with_invariants(self) -> int:
+        """How many of the matrix products here have an invariant factor; one of two invariants counts once."""
+        return sum(bool(names) for names in self._invariant_factors())
+
+    def _invariant_factors(self) -> list[list[str]]:
+        """For each matrix product the names of its invariant factors."""
         in_loop = dict(zip(placeholders(self.graph)[1:], self.reads, strict=True))
-        names = []
-        for node in self.graph.nodes:
-            if is_matrix_product(node):
-                names += [name for factor in node.args[-2:] for name in _invariants(factor, in_loop)]
-        return names
+        products = [node for node in self.graph.nodes if is_matrix_product(node)]
+        return [[name for factor in node.args[-2:] for name in _invariants(factor, in_loop)] for node in products]
 
 
 def _invariants(factor: Any, in_loop: Mapping[fx.Node, fx.Node]) -> list[str]:

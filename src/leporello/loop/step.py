@@ -74,7 +74,8 @@ def context_name(cell: nn.Module) -> str:
 def state_names(cell: nn.Module, state: Tree) -> list[str]:
     """The names of a state's leaves: those declared, else keys and fields, else the argument's name."""
     if isinstance(cell, Cell):
-        return cell.state_names()
+        passed = state is not None and getattr(cell, "state_is_passed", False)
+        return cell.names_of(state) if passed else cell.state_names()  # type: ignore[operator]
     if state == () or state is None:
         return []
     return leaf_names(state, state_argument(cell))
@@ -97,7 +98,8 @@ def place_of(cell: nn.Module) -> str:
 
 def _parts(cell: nn.Module) -> list[nn.Module]:
     parts = [part for child in cell.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
-    return [part for part in parts if isinstance(part, Cell)]
+    modules = [part for part in parts if not isinstance(part, nn.ParameterDict)]  # that of learned initial states
+    return [part for part in modules if isinstance(part, Cell)] or modules  # Stateful holds a module that is no cell
 
 
 def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
@@ -107,7 +109,8 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     Where the cell defines `feed`, the feedback leaf is feed(output). A step that returns anything but a pair, or a
     state of another structure, is refused.
     """
-    result = cell.forward(x, state, *_context_for(cell))
+    named = cell.with_names(state) if isinstance(cell, Cell) else state
+    result = cell.forward(x, named, *_context_for(cell))
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
             "a step returns two results, the output and the next state.",

@@ -20,7 +20,8 @@ class Stateful(Cell):
     attributes   their names; of a submodule with its path: "lif.mem". Each holds a tensor (batch, ...), a tuple, list
                  or dict of them
     begin        begin(module, batch) sets them to what they are before the first step. Without it they begin with zeros
-                 in the shape they have when the cell is made, or are passed as `state` of a call
+                 in the shape they have when the cell is made, or are passed as `state` of a call; a tensor without
+                 elements, as libraries have it before the first step, has no such shape
 
     Between calls the module's own attributes stay as they are: the state is passed and returned.
 
@@ -46,7 +47,8 @@ class Stateful(Cell):
         for name in self.attributes:
             self._owner(name)
         present = None if begin is not None else [self._get(name) for name in self.attributes]
-        known = present is not None and all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves_of(present))
+        known = present is not None and all(isinstance(leaf, Tensor) and leaf.numel() for leaf in leaves_of(present))
+        known = known and all(leaf.dim() for leaf in leaves_of(present))
         self.forms = map_leaves(lambda leaf: (tuple(leaf.shape[1:]), leaf.dtype), present) if known else None
 
     def forward(self, x: Any, state: Tree) -> tuple[Any, Tree]:
@@ -92,9 +94,11 @@ class Stateful(Cell):
         return self.begin is None and self.forms is None
 
     def state_names(self) -> list[str]:
-        if self.state_is_passed:
-            return list(self.attributes)
-        values = self._values(self.initial_state(1))
+        return list(self.attributes) if self.state_is_passed else self.names_of(self.initial_state(1))
+
+    def names_of(self, state: Tree) -> list[str]:
+        """The names of the leaves of a state that is passed."""
+        values = self._values(state)
         return [
             name.replace("value", attribute, 1)
             for attribute, value in zip(self.attributes, values, strict=True)

@@ -1,7 +1,7 @@
 """`Diagram`: the vertices and edges that a picture of one step shows, before it is drawn folded or unfolded.
 
-The three views make one each; what they share in reading a Loop's graph is here: names as they are displayed, masks
-looked through, delays followed back.
+The three views make one each; what they share in reading a Loop's graph is here: masks looked through, delays followed
+back.
 """
 
 from __future__ import annotations
@@ -124,28 +124,6 @@ def _mask(node: object) -> object:
     while isinstance(node, fx.Node) and node.op == "call_function":
         node = node.args[0]
     return node
-
-
-def display_names(names: Iterable[str]) -> dict[str, Name]:
-    """Names of parameters and states as pictures show them: `U.weight` is U, `cells.0.U` is U with 0 below.
-
-    Names that would look the same keep their dots.
-    """
-    short = {name: _short_name(name) for name in dict.fromkeys(names)}
-    shown = list(short.values())
-    return {name: look if shown.count(look) == 1 else Name(_without_weight(name)) for name, look in short.items()}
-
-
-def _without_weight(name: str) -> str:
-    return name.removesuffix(".weight")
-
-
-def _short_name(name: str) -> Name:
-    parts = _without_weight(name).split(".")
-    *before, last = parts
-    if last.isdigit() and before:  # a tuple's leaf, or a layer of a Sequential
-        *before, last = [*list(before[:-1]), last, before[-1]]
-    return Name(last, ",".join(part for part in before if part.isdigit()))
 
 
 def with_distinct_names(vertices: Iterable[Vertex]) -> list[Vertex]:

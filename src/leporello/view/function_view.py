@@ -13,10 +13,10 @@ from leporello.view.diagram import (
     Edge,
     Vertex,
     delayed_sources,
-    display_names,
     is_target,
     with_distinct_names,
 )
+from leporello.view.display_names import display_names, labels
 
 
 def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
@@ -25,8 +25,13 @@ def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
     unfolded   where f is written: folded, on the edges from the inputs; unfolded, or without inputs, between states
     """
     ports = [port for port in loop.inputs if port.kind == "sequence" and not port.is_added]
-    names = display_names(port.name for port in ports)
-    inputs = [Vertex(f"input.{port.name}", names[port.name], "input") for port in ports if not is_target(port)]
+    called = labels(loop)
+    names = display_names(called.values())
+    inputs = [
+        Vertex(f"input.{port.name}", names[called["input", port.name]], "input")
+        for port in ports
+        if not is_target(port)
+    ]
     f = (Name("f"),)
     between = f if unfolded or not inputs else ()
     by_role = {port.role: (port, node) for port, node in zip(loop.inputs, loop.placeholders, strict=True)}
@@ -35,8 +40,9 @@ def function_diagram(loop: Loop, *, unfolded: bool) -> Diagram:
     forced = [leaf for leaf, (_, out) in loop.delays.items() if before[out][0] is fed]  # the true value, nothing else
     leaves = [leaf for leaf in loop.delays if leaf not in forced]
     if leaves:
-        name = display_names(leaves)[leaves[0]] if len(leaves) == 1 else Name("s")
-        state = Vertex("state", name, "state", stepwise=True, tooltip=", ".join(leaves))
+        of_leaves = [called["state", leaf] for leaf in leaves]
+        name = names[of_leaves[0]] if len(leaves) == 1 else Name("s")
+        state = Vertex("state", name, "state", stepwise=True, tooltip=", ".join(of_leaves))
         delayed = [Edge("state", "state", between, delay=1, stepwise=True)]
     else:
         state, delayed = Vertex("output", Name("o")), []

@@ -10,18 +10,18 @@ from torch import Tensor, fx
 from leporello.draw.picture import Name
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
+from leporello.loop.port import Port
 from leporello.loop.value_classes import is_getitem, is_view, values_on_cycles
 from leporello.view.diagram import (
     Diagram,
     Edge,
     Vertex,
-    VertexRole,
     delayed_sources,
-    display_names,
     is_target,
     last_step_vertices,
     unmasked_results,
 )
+from leporello.view.display_names import display_names, labels
 
 # How an operator is labelled; others by their own names.
 SYMBOLS = {
@@ -59,7 +59,7 @@ def operator_diagram(loop: Loop) -> Diagram:
 class _OperatorDiagram:
     """Builds the diagram, operator by operator.
 
-    boxes       for each value that is a state or an output the key and name of its box
+    boxes       for each value that is a state or an output the kind and port of its box
     keys        for each value the key of the vertex that has it
     requested   keys of results that the user sees, which are drawn although nothing reads them
     """
@@ -71,21 +71,21 @@ class _OperatorDiagram:
         self.edges: dict[tuple[str, str, int], Edge] = {}
         self.sources = delayed_sources(loop)
         self.ports = {node: port for port, node in zip(loop.inputs, loop.placeholders, strict=True)}
-        kinds = {port.kind for port in loop.inputs}
-        self.names = {kind: display_names(port.name for port in loop.inputs if port.kind == kind) for kind in kinds}
+        self.labels = labels(loop)
+        self.names = display_names(self.labels.values())
+        self.fixed = display_names(port.name for port in loop.inputs if port.kind in ("invariant", "draw"))
         self.keys: dict[fx.Node, str] = {}
         self.requested: set[str] = set()
         self.boxes = self._boxes()
 
-    def _boxes(self) -> dict[fx.Node, tuple[str, Name]]:
-        """Key and name of the box of each state and output; a value with several names gets its first."""
-        boxes: dict[fx.Node, tuple[str, Name]] = {}
+    def _boxes(self) -> dict[fx.Node, tuple[str, str]]:
+        """Kind and port of the box of each state and output; a value with several names gets its first."""
+        boxes: dict[fx.Node, tuple[str, str]] = {}
         results = list(zip(self.loop.outputs, unmasked_results(self.loop), strict=True))
         for kind, word in (("state", "state"), ("sequence", "output")):
-            names = display_names(port.name for port, _ in results if port.kind == kind)
             for port, node in results:
                 if port.kind == kind and (node.op == "call_function" or (word == "output" and node in self.sources)):
-                    boxes.setdefault(node, (f"{word}.{port.name}", names[port.name]))
+                    boxes.setdefault(node, (word, port.name))
         return boxes
 
     def add(self, node: fx.Node) -> None:
@@ -124,8 +124,9 @@ class _OperatorDiagram:
 
     def _box(self, node: fx.Node, source: str) -> None:
         """Add the box of a state or an output behind the vertex that computes it."""
-        key, name = self.boxes[node]
-        self.vertices[key] = Vertex(key, name, "state", "box", node in self.stepwise)
+        kind, port = self.boxes[node]
+        key, name = f"{kind}.{port}", self.names[self.labels[kind, port]]
+        self.vertices[key] = Vertex(key, name, "state", "box", node in self.stepwise, _unless_shown(port, name))
         self._edge(source, key, node in self.stepwise)
         self.keys[node] = key
 
@@ -157,17 +158,26 @@ class _OperatorDiagram:
 
     def _input(self, node: fx.Node) -> str:
         port = self.ports[node]
-        key = f"{port.kind}.{port.name}"
-        name = Name(port.name.removeprefix("call.")) if port.is_added else self.names[port.kind][port.name]
+        key, name = f"{port.kind}.{port.name}", self._name(port)
+        whole = "" if port.is_added else _unless_shown(port.name, name)
         if port.kind == "state":
             key = f"point.{port.name}"
             self.vertices[key] = Vertex(key, name, "state", "point", node in self.stepwise)
         elif port.kind == "invariant":
-            self.vertices[key] = Vertex(key, name, "parameter", "parameter")
+            self.vertices[key] = Vertex(key, name, "parameter", "parameter", tooltip=whole)
+        elif is_target(port):
+            self.vertices[key] = Vertex(key, Name("y"), "target", "box")
         else:
-            role: VertexRole = "target" if is_target(port) else "input"
-            self.vertices[key] = Vertex(key, Name("y") if role == "target" else name, role, "box")
+            self.vertices[key] = Vertex(key, name, "input", "box", tooltip=whole)
         return key
+
+    def _name(self, port: Port) -> Name:
+        """The name of an input as it is shown."""
+        if port.is_added:
+            return Name(port.name.removeprefix("call."))
+        if port.kind in ("invariant", "draw"):
+            return self.fixed[port.name]
+        return self.names[self.labels["state" if port.kind == "state" else "input", port.name]]
 
     def diagram(self) -> Diagram:
         """The finished diagram, with the edges of the delays and without what nothing reads."""
@@ -220,6 +230,11 @@ class _OperatorDiagram:
             if not more:
                 return frozenset(keys)
             keys |= more
+
+
+def _unless_shown(whole: str, name: Name) -> str:
+    """The whole name as a tooltip, where another one is shown."""
+    return "" if str(name) == whole else whole
 
 
 def _passes_through(node: fx.Node) -> bool:

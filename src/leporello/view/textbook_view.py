@@ -12,7 +12,7 @@ from leporello.draw.picture import Name
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
-from leporello.loop.port import Role
+from leporello.loop.port import Port, Role
 from leporello.loop.value_classes import is_view, values_on_cycles
 from leporello.view.diagram import (
     Diagram,
@@ -20,15 +20,16 @@ from leporello.view.diagram import (
     Vertex,
     VertexRole,
     delayed_sources,
-    display_names,
     is_target,
     last_step_vertices,
     unmasked_results,
     varying_values,
     with_distinct_names,
 )
+from leporello.view.display_names import display_names, labels
 
 MAX_MATRICES_ON_EDGE = 3  # more are counted, not named
+MAX_LETTERS_ON_EDGE = 24  # names of several matrices that are longer together are counted too
 
 # Operators that multiply a value by a matrix, with the indices of the arguments that are factors.
 FACTORS = {
@@ -80,41 +81,55 @@ def _last_step_only(loop: Loop, edges: list[Edge]) -> frozenset[str]:
 def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict[fx.Node, Vertex]:
     """The vertex of each value that has one, in the order of inputs, states, locals, outputs."""
     vertices: dict[fx.Node, Vertex] = {}
-    names = display_names([port.name for port in loop.inputs if port.kind in ("sequence", "state")])
-
-    def add(node: fx.Node, name: Name, role: VertexRole, key: str, tooltip: str = "") -> None:
-        if node not in vertices:
-            vertices[node] = Vertex(key, name, role, stepwise=node in stepwise, tooltip=tooltip or _size(node))
-
-    for port, node in zip(loop.inputs, loop.placeholders, strict=True):
-        if port.kind == "sequence" and is_target(port):
-            add(node, Name("y"), "target", f"input.{port.name}", "the true value")
-        elif port.kind == "sequence" and not port.is_added:
-            add(node, names[port.name], "input", f"input.{port.name}")
+    called = labels(loop)
+    inputs = [
+        (port, node) for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.kind == "sequence"
+    ]
     results = list(zip(loop.outputs, unmasked_results(loop, Role.RESET), strict=True))
-    sources = delayed_sources(loop, Role.RESET)
-    for port, node in results:
-        if port.kind == "state" and (
-            node.op != "placeholder" or sources.get(loop.delays[port.name][1], (node,))[0] in sources
-        ):
-            never_computed = node.op == "placeholder"
-            vertex_node = loop.delays[port.name][1] if never_computed else node
-            add(vertex_node, names[port.name], "state", f"state.{port.name}")
+    states = _states(loop, [(port, node) for port, node in results if port.kind == "state"])
     outputs = [(port, node) for port, node in results if port.kind == "sequence"]
-    shown = display_names(port.name for port, _ in outputs)
-    ends = {node: Vertex(f"output.{port.name}", shown[port.name]) for port, node in outputs if node not in vertices}
-    for node, vertex in _locals(loop, {*vertices, *ends}, varying).items():
-        add(node, vertex.name, "value", vertex.key)
-    for node, vertex in ends.items():
-        if node in varying:
-            add(node, vertex.name, "value", vertex.key)
+    ends = {node: port.name for port, node in outputs if node not in states and node in varying}
+    known = {*(node for _, node in inputs), *states, *(node for _, node in outputs)}
+    inner = _locals(loop, known, varying)
+    names = display_names([*called.values(), *inner.values()])
+
+    def add(node: fx.Node, label: str, role: VertexRole, key: str, whole: str) -> None:
+        if node not in vertices:
+            size = _size(node) if str(names[label]) == whole else f"{whole}: {_size(node)}"
+            vertices[node] = Vertex(key, names[label], role, stepwise=node in stepwise, tooltip=size)
+
+    for port, node in inputs:
+        if is_target(port):
+            vertices[node] = Vertex(f"input.{port.name}", Name("y"), "target", tooltip="the true value")
+        elif not port.is_added:
+            add(node, called["input", port.name], "input", f"input.{port.name}", port.name)
+    for node, leaf in states.items():
+        add(node, called["state", leaf], "state", f"state.{leaf}", leaf)
+    for node, label in inner.items():
+        add(node, label, "value", f"local.{node.name}", label)
+    for port, node in outputs:
+        if ends.get(node) == port.name:
+            add(node, called["output", port.name], "value", f"output.{port.name}", port.name)
     return vertices
 
 
-def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[fx.Node, Vertex]:
-    """Named values that a product with a parameter reads, or that several vertices read."""
+def _states(loop: Loop, results: list[tuple[Port, fx.Node]]) -> dict[fx.Node, str]:
+    """The values that are vertices of states, each with its first leaf: as computed, or as read where it is never."""
+    sources = delayed_sources(loop, Role.RESET)
+    found: dict[fx.Node, str] = {}
+    for port, node in results:
+        entry = loop.delays[port.name][1]
+        if node.op != "placeholder":
+            found.setdefault(node, port.name)
+        elif sources.get(entry, (node,))[0] in sources:
+            found.setdefault(entry, port.name)
+    return found
+
+
+def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[fx.Node, str]:
+    """Named values that a product with a parameter reads, or that several vertices read; each with its name."""
     read_by: dict[fx.Node, set[fx.Node]] = {}  # for each value the vertices that read it, through others without vertex
-    chosen: dict[fx.Node, Vertex] = {}
+    chosen: dict[fx.Node, str] = {}
     for node in reversed(loop.nodes):
         readers: set[fx.Node] = set()
         for user in node.users:
@@ -122,7 +137,7 @@ def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[f
         read_by[node] = readers
         label = node.meta.get("label")
         if label and node in varying and node not in vertices and (len(readers) > 1 or _is_multiplied(node, varying)):
-            chosen[node] = Vertex(f"local.{node.name}", display_names([str(label)])[str(label)])
+            chosen[node] = str(label)
     return dict(reversed(chosen.items()))
 
 
@@ -200,12 +215,13 @@ def _edges_into(
     for (source, delay), passed in paths.items():
         if source in vertices:
             names = [name for name in matrices if name in passed]
-            labels = tuple(matrices[name] for name in names)
-            if len(labels) > MAX_MATRICES_ON_EDGE:
-                labels = (Name(f"{len(labels)} matrices"),)
+            shown = tuple(matrices[name] for name in names)
+            letters = sum(len(str(name)) for name in shown)
+            if len(shown) > MAX_MATRICES_ON_EDGE or (len(shown) > 1 and letters > MAX_LETTERS_ON_EDGE):
+                shown = (Name(f"{len(shown)} matrices"),)
             inside = any(passed.values()) if passed else vertices[source].stepwise and vertices[node].stepwise
             ends = vertices[source].key, vertices[node].key
-            edges.append(Edge(*ends, labels, delay, stepwise=inside, tooltip=", ".join(names)))
+            edges.append(Edge(*ends, shown, delay, stepwise=inside, tooltip=", ".join(names)))
     return edges
 
 

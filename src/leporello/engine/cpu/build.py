@@ -17,6 +17,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 from leporello.engine.cache_folder import folder, kept_path, write_kept
@@ -133,6 +136,28 @@ def _vector_bytes(flags: tuple[str, ...]) -> int:
     return 32 if "__AVX__" in macros else 16
 
 
+def library_ahead(text: str, name: str = "kernel") -> Callable[[], tuple[ctypes.CDLL, Path]]:
+    """Begin to build the library of a C source in a thread; the returned function waits for it, and is `library`."""
+    refuse_no_compiler()
+    built: Future[tuple[ctypes.CDLL, Path]] = Future()
+    process = os.getpid()
+
+    def build() -> None:
+        try:
+            built.set_result(library(text, name))
+        except BaseException as error:
+            built.set_exception(error)
+
+    threading.Thread(target=build, name=f"leporello builds {name}").start()
+
+    def wait() -> tuple[ctypes.CDLL, Path]:
+        with timed_phase("the C compiler"):
+            forked = os.getpid() != process and not built.done()  # the child of a fork does not have the thread
+            return library(text, name) if forked else built.result()
+
+    return wait
+
+
 def library(text: str, name: str = "kernel") -> tuple[ctypes.CDLL, Path]:
     """The library of a C source, built unless it is in the cache, and the path of the source.
 
@@ -172,13 +197,12 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
     write_kept(source, text.encode())
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as build_folder:
         compiled = Path(build_folder) / "made.so"
-        with timed_phase("the C compiler"):
-            run = subprocess.run(
-                [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+        run = subprocess.run(
+            [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if run.returncode:
             raise EngineRefusal(
                 "the C compiler failed.",

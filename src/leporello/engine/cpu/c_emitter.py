@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import resources
 from typing import NoReturn
 
+import torch
+
 from leporello.engine.cpu.c_expressions import LoopBody
 from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout, free_lengths
 from leporello.engine.cpu.c_operators import REDUCTION_SPELLING, TYPES, extremes
@@ -34,20 +36,18 @@ def c_file(name: str) -> str:
     return resources.files("leporello.engine.cpu").joinpath(name).read_text(encoding="utf-8")
 
 
-def runtime_text(vector_bytes: int) -> str:
-    """The C text that all kernels share: products and sums in float and in double, and the threads."""
-    lines = []
-    for real, integer, letter, size in (("float", "int", "f", 4), ("double", "long long", "d", 8)):
-        lines += [f"#define REAL {real}", f"#define WIDE {vector_bytes // size}", f"#define NAME(name) name##_{letter}"]
-        lines.append(f"#define INTEGER {integer}")
-        lines += [
-            f"#define ROWS {tile_rows(vector_bytes)}",
-            c_file("products.c"),
-            c_file("totals.c"),
-            c_file("multiply.c"),
-        ]
-        lines += [f"#undef {name}" for name in ("REAL", "INTEGER", "WIDE", "NAME", "ROWS")]
-    return "\n".join([c_file("team.c"), "#include <stdint.h>", "#include <string.h>", *lines, c_file("threads.c")])
+def runtime_text(dtype: torch.dtype, vector_bytes: int) -> str:
+    """The C text that all kernels of one dtype share: products, sums, and the threads."""
+    defined = {
+        "REAL": TYPES[dtype],
+        "INTEGER": "long long" if dtype == torch.float64 else "int",
+        "WIDE": vector_bytes // dtype.itemsize,
+        "ROWS": tile_rows(vector_bytes),
+        "NAME(name)": f"name##_{'d' if dtype == torch.float64 else 'f'}",
+    }
+    files = ("team.c", "products.c", "totals.c", "multiply.c", "threads.c")
+    lines = [f"#define {name} {value}" for name, value in defined.items()]
+    return "\n".join([*lines, *map(c_file, files)])
 
 
 def tile_rows(vector_bytes: int) -> int:
@@ -294,8 +294,6 @@ class _KernelWriter(_BlockWriter):
         self.lines.append(c_file("functions.c"))
         if any(isinstance(block, Reduction) and block.operator in SELECTIONS for block in kernel.blocks):
             self.lines.append(c_file("selection.c"))
-        scratch = self.layout.scratch_bytes()
-        self.emit(f"const long scratch_bytes = {0 if isinstance(scratch, Size) else scratch};")
         self.emit("")
         self._runner()
         return "\n".join(self.lines) + "\n"

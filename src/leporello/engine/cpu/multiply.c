@@ -1,6 +1,6 @@
 /* Rows of a whole window times an invariant matrix, for one type of numbers; included after products.c.
 
-   All threads together pack the matrix into tiles (panels in the code), then divide the rows. Each multiplies a strip of
+   In the first phase all threads pack the matrix into tiles (panels in the code), in the second they divide the rows. Each multiplies a strip of
    its rows with all tiles in turn, so that the strip stays in the innermost cache and the tiles in the next one. */
 
 #define STRIP 96 /* rows of a strip: a multiple of the 12 or 6 rows of a register tile */
@@ -21,18 +21,18 @@ static void NAME(last_panel)(const NAME(multiplied) *own, const REAL *a, long ro
 }
 
 /* given: the operands (a `multiplied`), and bytes of scratch for each thread */
-void NAME(multiply)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
-    (void)steps, (void)batch;
+void NAME(multiply)(void **given, long begin, long end, long phase, long batch, char *scratch, long share, long shares) {
+    (void)batch;
     const NAME(multiplied) *own = given[0];
     REAL *aside = (REAL *)(((uintptr_t)scratch + share * (long)given[1] + 63) & ~(uintptr_t)63);
     const long panels = (own->outer + PANEL - 1) / PANEL;
     const long first = panels * share / shares, last = panels * (share + 1) / shares, column = first * PANEL;
     const long columns = (last * PANEL < own->outer ? last * PANEL : own->outer) - column;
-    if (columns > 0)
+    if (!phase && columns > 0)
         NAME(pack_one)
         (own->panels + column * own->inner, own->matrix + column * own->along_outer, own->inner, columns,
          own->along_inner, own->along_outer);
-    if (shares > 1) meet();
+    if (!phase) return;
     const long from = begin + (end - begin) * share / shares, to = begin + (end - begin) * (share + 1) / shares;
     for (long row = from; row < to; row += STRIP) {
         const long rows = to - row < STRIP ? to - row : STRIP;

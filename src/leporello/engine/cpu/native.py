@@ -3,19 +3,18 @@ kernel on several threads."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
 import re
-import threading
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leporello.engine.cpu.build import compiler_refusal, library, vector_bytes
+from leporello.engine.cpu.build import compiler_refusal, library_ahead, refuse_no_compiler, vector_bytes
 from leporello.engine.cpu.c_emitter import runtime_text
 from leporello.errors import EngineRefusal
 from leporello.loop.phases import timed_phase
@@ -26,38 +25,41 @@ NO_OPENMP = (0, 0, 0)  # no addresses: threads.c then uses its own pool
 PROCESS = os.getpid()  # the process that has torch's threads; the child of a fork does not
 
 
-_building = threading.Lock()  # so that whoever needs the runtime waits for the thread that builds it already
-os.register_at_fork(after_in_child=lambda: globals().update(_building=threading.Lock()))
-
-
 @functools.cache
-def runtime() -> Any:
-    """The shared library with products, sums and threads, built or loaded at the first call."""
-    with timed_phase("waiting for the shared runtime"), _building:
-        code, _ = library(runtime_text(vector_bytes()), "runtime")
-    pointer = ctypes.c_void_p
+def runtime(dtype: torch.dtype = torch.float32) -> Any:
+    """The shared library of a dtype with products, sums and threads, built or loaded at the first call."""
+    with timed_phase("waiting for the shared runtime"):
+        try:
+            code, _ = build_ahead(dtype)()
+        except EngineRefusal:  # what stood against it may be gone
+            build_ahead.cache_clear()
+            code, _ = build_ahead(dtype)()
+    pointer, letter = ctypes.c_void_p, letter_of(dtype)
     code.run_parallel.argtypes = [pointer]
-    for letter in "fd":
-        getattr(code, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long]
-        scratch = getattr(code, f"totals_scratch_{letter}")
-        scratch.argtypes, scratch.restype = [pointer, ctypes.c_long, ctypes.c_long], ctypes.c_long
-        getattr(code, f"multiply_scratch_{letter}").restype = ctypes.c_long
+    getattr(code, f"pack_{letter}").argtypes = [pointer, pointer, ctypes.c_long]
+    scratch = getattr(code, f"totals_scratch_{letter}")
+    scratch.argtypes, scratch.restype = [pointer, ctypes.c_long, ctypes.c_long], ctypes.c_long
+    getattr(code, f"multiply_scratch_{letter}").restype = ctypes.c_long
     return code
 
 
+def letter_of(dtype: torch.dtype) -> str:
+    """The suffix of C functions for a dtype."""
+    return "d" if dtype == torch.float64 else "f"
+
+
 @functools.cache
-def build_ahead() -> None:
-    """Begin to build the runtime in a thread of its own, while a step is traced; nothing if a compiler is missing.
+def build_ahead(dtype: torch.dtype) -> Callable[[], Any]:
+    """Begin to build the runtime of a dtype, while a step is traced; what is returned waits for it.
 
-    A failure is told to whoever needs the runtime.
+    A failure, or a missing compiler, is told to whoever needs the runtime.
     """
-
-    def build() -> None:
-        with contextlib.suppress(EngineRefusal):
-            runtime()
-
-    if compiler_refusal() is None:
-        threading.Thread(target=build, name="leporello builds its runtime").start()
+    refusal = compiler_refusal()
+    if refusal is not None:
+        return refuse_no_compiler
+    return library_ahead(
+        runtime_text(torch.float64 if dtype == torch.float64 else torch.float32, vector_bytes()), "runtime"
+    )
 
 
 @functools.cache
@@ -84,20 +86,30 @@ def thread_count(operations: int) -> int:
 
 
 def run_kernel(
-    address: int, arguments: list[int], rows: int, steps: int, scratch: int, threads: int, team_rows: int
+    address: int,
+    arguments: list[int],
+    rows: int,
+    steps: int,
+    scratch: int,
+    threads: int,
+    team_rows: int = 0,
+    phases: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Run a kernel on `threads` threads.
 
     address     of the kernel's function
     arguments   the kernel's arguments, which follow the words of `call` in threads.c
     rows        of the batch, which the threads divide among themselves, for `steps` steps
-    scratch     bytes of scratch memory for each thread, or for a team of them
+    scratch     bytes of scratch memory for each thread; for all of them together with a team or phases
     team_rows   rows that all threads take through the steps together, as a team; 0 where each thread has its own rows
+    phases      of work that threads divide into shares, not rows, and that has no steps; 0 for kernels of steps
+    dtype       whose runtime the kernel uses
     """
     openmp = _torch_threads() if threads > 1 and os.getpid() == PROCESS else NO_OPENMP
-    words = array("q", [address, rows, steps, scratch, threads, team_rows, *openmp])  # `call` in threads.c
+    words = array("q", [address, rows, steps, scratch, threads, team_rows, phases, *openmp])  # `call` in threads.c
     words.extend(arguments)
-    if runtime().run_parallel(words.buffer_info()[0]):
+    if runtime(dtype).run_parallel(words.buffer_info()[0]):
         raise MemoryError("no memory for a kernel's threads")
 
 

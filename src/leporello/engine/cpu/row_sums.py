@@ -64,16 +64,15 @@ class RowSums:
             words += (addresses[first], addresses[second], out.data_ptr(), m, n, strides[first], strides[second])
         packed = array("q", words)  # `total` in totals.c
         threads = native.thread_count(rows * self.work)
-        code, scratch = self._code(native.runtime(), threads)
-        native.run_kernel(
-            code, [packed.buffer_info()[0], len(sums), scratch, skipped], rows, 1, scratch * threads, threads, rows
-        )
+        code, scratch = self._code(native.runtime(self.dtype), threads)
+        given = [packed.buffer_info()[0], len(sums), scratch, skipped]
+        native.run_kernel(code, given, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
         return sums
 
     def _code(self, code: Any, threads: int) -> tuple[int, int]:
         key = (code, threads)
         if key not in self.code:
-            letter, words = "d" if self.dtype == torch.float64 else "f", array("q")
+            letter, words = native.letter_of(self.dtype), array("q")
             for _, second, m, n in self.shapes:
                 words.extend((0, int(second >= 0), 0, m, n, 0, 0))
             scratch = getattr(code, f"totals_scratch_{letter}")(words.buffer_info()[0], len(self.shapes), threads)

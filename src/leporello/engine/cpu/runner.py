@@ -7,16 +7,16 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from leporello.engine.buffer_pool import empty_from_pool
 from leporello.engine.cpu import native
-from leporello.engine.cpu.build import library, vector_bytes
+from leporello.engine.cpu.build import library_ahead, vector_bytes
 from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, MemoryLayout, free_lengths, rows_together
 from leporello.engine.target import BoundKernel, invariant_cache
@@ -55,12 +55,9 @@ class Packing:
 class CpuRunner:
     """A built kernel.
 
-    source        the path of its C source
-    code          the library, held as long as its functions may be called
-    address       of the kernel's function
+    library       waits for the library and the path of its source; it is held as long as its functions may be called
     scratch       bytes of scratch memory for a thread, or for a team of threads
     lengths       how many free lengths it takes
-    products      the address of the function that multiplies rows with a matrix
     work          approximate operations of one row in one step
     team_rows     rows for which the scratch memory of a team has room
     rows_alone    rows per thread from which on threads work independently, not as a team
@@ -68,24 +65,48 @@ class CpuRunner:
                   are only multiplied
     matrices      for each matrix: the slot of its fixed value, its head, inner and outer axis, and their strides if the
                   value is contiguous (None where it has other axes too)
-    pack          the function that packs matrices
     packing       of all matrices
     """
 
     kernel: Kernel
-    source: Path
-    code: ctypes.CDLL
-    address: int
+    library: Callable[[], tuple[ctypes.CDLL, Path]]
     scratch: AnySize
     lengths: int
-    products: int
     work: int
     team_rows: int
     rows_alone: int
     loaded: tuple[int, ...]
     matrices: tuple[tuple[int, tuple[int | None, int, int], tuple[int, ...] | None], ...]
-    pack: Callable[[int, int, int], None]
     packing: Packing
+
+    @property
+    def source(self) -> Path:
+        """The path of its C source."""
+        return self.library()[1]
+
+    @cached_property
+    def address(self) -> int:
+        """Of the kernel's function."""
+        return native.address_of(self.library()[0].run)
+
+    @cached_property
+    def products(self) -> int:
+        """The address of the function that multiplies rows with a matrix."""
+        return native.address_of(getattr(native.runtime(self.kernel.dtype), f"product_{self._letter}"))
+
+    @cached_property
+    def pack(self) -> Callable[[int, int, int], None]:
+        """The function that packs matrices."""
+        function: Callable[[int, int, int], None] = getattr(native.runtime(self.kernel.dtype), f"pack_{self._letter}")
+        return function
+
+    @property
+    def _letter(self) -> str:
+        return native.letter_of(self.kernel.dtype)
+
+    def wait(self) -> None:
+        """Until all of it is built; raises EngineRefusal where that failed."""
+        _ = self.address, self.products, self.pack
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         held = [*rows, *fixed]
@@ -107,6 +128,7 @@ class CpuRunner:
             packed = self._pack(words, packing)
         words.append(self.products)
         run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
+        dtype = self.kernel.dtype
 
         def run(
             states: Sequence[Tensor | None],
@@ -132,7 +154,7 @@ class CpuRunner:
                 needed = scratch.value(batch.lengths) if isinstance(scratch, Size) else scratch  # type: ignore[attr-defined]
             threads = native.thread_count(steps * batch * work)
             team_rows = self.team_rows if batch < threads * self.rows_alone else 0
-            run_kernel(address, arguments, batch, steps, needed, threads, team_rows)
+            run_kernel(address, arguments, batch, steps, needed, threads, team_rows, dtype=dtype)
 
         return run
 
@@ -159,32 +181,21 @@ class CpuRunner:
 
 
 def build(kernel: Kernel) -> CpuRunner:
-    """Emit a kernel as C, compile it and load it."""
-    code, source = library(c_source_of(kernel, vector_bytes()), kernel.name)
+    """Emit a kernel as C, and begin to compile it."""
     shared = [rows for m in kernel.matrices for size, rows in SHARED_COLUMNS if nominal(m.inner * m.outer) >= size]
+    native.build_ahead(kernel.dtype)
     return CpuRunner(
         kernel=kernel,
-        source=source,
-        code=code,
-        address=native.address_of(code.run),
-        scratch=_scratch(kernel, code),
+        library=library_ahead(c_source_of(kernel, vector_bytes()), kernel.name),
+        scratch=MemoryLayout(kernel, vector_bytes()).scratch_bytes(),
         lengths=free_lengths(kernel),
-        products=native.address_of(getattr(native.runtime(), f"product_{_letter(kernel)}")),
         work=sum(map(_work, kernel.blocks)),
         team_rows=rows_together(kernel),
         rows_alone=max(shared, default=0),
         loaded=tuple(sorted(loaded(kernel))),
         matrices=tuple((matrix.fixed, matrix.axes, _strides(matrix, kernel)) for matrix in kernel.matrices),
-        pack=getattr(native.runtime(), f"pack_{_letter(kernel)}"),
         packing=_packing(kernel),
     )
-
-
-def _scratch(kernel: Kernel, code: ctypes.CDLL) -> AnySize:
-    """The scratch memory of a kernel, in bytes."""
-    if free_lengths(kernel):
-        return MemoryLayout(kernel, vector_bytes()).scratch_bytes()
-    return ctypes.c_long.in_dll(code, "scratch_bytes").value
 
 
 def _strides(matrix: Matrix, kernel: Kernel) -> tuple[int, ...] | None:
@@ -225,8 +236,3 @@ def _work(block: Block) -> int:
         return 2 * nominal(block.heads) * block.inner * block.outer
     sizes = block.sizes if isinstance(block, Pointwise) else (*block.sizes, *block.over)
     return 20 * math.prod(map(nominal, sizes))
-
-
-def _letter(kernel: Kernel) -> str:
-    """The suffix of C functions for the kernel's dtype."""
-    return "d" if kernel.dtype == torch.float64 else "f"

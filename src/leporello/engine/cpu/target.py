@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from leporello.engine.cpu.build import compiler_refusal
 from leporello.engine.cpu.native import build_ahead, put_step
 from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
-from leporello.engine.cpu.runner import build
+from leporello.engine.cpu.runner import CpuRunner, build
 from leporello.engine.cpu.window_products import with_window_products
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import POINTWISE, is_pointwise
@@ -76,6 +76,7 @@ CPU_TARGET = Target(
     remedy="Install gcc or clang",
     build=build,
     build_ahead=build_ahead,
+    wait=CpuRunner.wait,
     at_once=_at_once,
     put_step=put_step,
 )  # fmt: skip

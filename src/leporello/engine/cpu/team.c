@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
 
 struct team {
     atomic_int arrived;

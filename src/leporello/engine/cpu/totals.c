@@ -228,10 +228,10 @@ static inline REAL *NAME(memory_of)(char *scratch, long each, long share) {
     return (REAL *)(((uintptr_t)scratch + share * each + 63) & ~(uintptr_t)63);
 }
 
-/* All sums of a call. given: the sums, their number, bytes of scratch for each thread, and the mask of skipped rows (null
-   if none is skipped). */
-void NAME(totals)(void **given, long begin, long end, long steps, long batch, char *scratch, long share, long shares) {
-    (void)steps, (void)batch;
+/* All sums of a call, in two phases: every share adds up its rows, then the results of shares are added and stored.
+   given: the sums, their number, bytes of scratch for each share, and the mask of skipped rows (null if none is). */
+void NAME(totals)(void **given, long begin, long end, long phase, long batch, char *scratch, long share, long shares) {
+    (void)batch;
     const NAME(total) *all = given[0];
     const long count = (long)given[1], each = (long)given[2];
     const unsigned char *left_out = given[3];
@@ -244,7 +244,7 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
         parts[i] = NAME(share_of)(all + i, share, shares);
         offsets[i + 1] = offsets[i] + NAME(numbers)(parts + i);
     }
-    for (long i = 0, together; i < count; i += together) { /* sums that divide their rows in the same way */
+    for (long i = 0, together; !phase && i < count; i += together) { /* sums that divide their rows in the same way */
         const long others = parts[i].rows, place = share / parts[i].columns;
         for (together = 1; i + together < count && parts[i + together].rows == others;) together++;
         const long from = NAME(border)(left_out, begin, end, place, others);
@@ -264,8 +264,7 @@ void NAME(totals)(void **given, long begin, long end, long steps, long batch, ch
             }
         }
     }
-    if (shares > 1) meet();
-    for (long i = 0; i < count; i++) {
+    for (long i = 0; phase && i < count; i++) {
         const NAME(share_of_total) *part = parts + i;
         if (part->straight) continue;
         REAL *sums[part->rows];

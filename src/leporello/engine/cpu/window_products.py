@@ -50,7 +50,7 @@ class WindowProduct:
         added = bias[0].contiguous() if bias else None
         if out is None:
             out = empty_from_pool((rows, self.outer), self.dtype, native.CPU)
-        code, scratch, packed_size = self._code(native.runtime())
+        code, scratch, packed_size = self._code(native.runtime(self.dtype))
         packed = empty_from_pool((packed_size,), self.dtype, native.CPU)
         words = array(
             "q",
@@ -68,7 +68,8 @@ class WindowProduct:
             ],
         )  # `multiplied` in multiply.c
         threads = native.thread_count(2 * rows * self.inner * self.outer)
-        native.run_kernel(code, [words.buffer_info()[0], scratch], rows, 1, scratch * threads, threads, rows)
+        given = [words.buffer_info()[0], scratch]
+        native.run_kernel(code, given, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
         return out
 
     def _code(self, code: Any) -> tuple[int, int, int]:
@@ -77,7 +78,7 @@ class WindowProduct:
         code   the runtime library
         """
         if code not in self.code:
-            letter = "d" if self.dtype == torch.float64 else "f"
+            letter = native.letter_of(self.dtype)
             tile = 2 * vector_bytes() // self.dtype.itemsize
             self.code[code] = (
                 native.address_of(getattr(code, f"multiply_{letter}")),

@@ -59,7 +59,7 @@ class _SweepWriter:
     def __init__(self, values: ValueNames, befores: Mapping[str, fx.Node]) -> None:
         self.values, self.text, self.program = values, values.text, values.program
         self.placement, self.befores = values.placement, befores
-        self.stages = StageWriter(values)
+        self.stages = StageWriter(values, self._shifted_inputs())
 
     def sweep(self) -> None:
         """Write the function of a sweep."""
@@ -77,7 +77,10 @@ class _SweepWriter:
         self._between_windows()
         self._finish()
         outputs = [self._result(port, node) for port, node in self.program.outputs]
-        befores = [self._before(name, node) for name, node in self.befores.items()]
+        shifted = self.stages.shifted
+        befores = [
+            shifted.get(self.program.delays[name][1]) or self._before(name, node) for name, node in self.befores.items()
+        ]
         text.line(f"return [{', '.join(outputs)}], [{', '.join(befores)}]")
 
     def step(self) -> None:
@@ -116,8 +119,27 @@ class _SweepWriter:
         for node in (*self.placement.totals, *program.summed):
             text.line(f"t_{node.name} = None")
 
+    def _shifted_inputs(self) -> dict[fx.Node, str]:
+        """States that are an input shifted by one step and wanted as a sequence, with the name of that sequence.
+
+        It is computed once for the whole call, and stages read it.
+        """
+        shifted: dict[fx.Node, str] = {}
+        for name, _ in self.program.shifts:
+            state, after = self.program.delays[name][1], self.befores.get(name)
+            same = after in self.program.sequences and after.meta["val"].dtype == state.meta["val"].dtype
+            if same and own_row_axis(state) == 0:
+                shifted[state] = f"shifted_{python_name(name)}"
+        return shifted
+
     def _prepare(self) -> None:
-        """Write what stages need before the first window, and memory for the outputs."""
+        """Write shifted inputs, what stages need before the first window, and memory for the outputs."""
+        for name, node in self.befores.items():
+            state = self.program.delays[name][1]
+            if state in self.stages.shifted:
+                sizes = ["length", "batch", *size_texts(state.meta["val"])[1:]]
+                memory = self.values.empty_of(state, sizes, leaves=False)
+                self.text.line(f"{self.stages.shifted[state]} = {self._before(name, node, out=memory)}")
         for timed in self.program.timed:
             self.stages.prepare(timed)
         self.values.allocate_sequences()
@@ -175,15 +197,17 @@ class _SweepWriter:
             return f"w_{node.name}.view({', '.join(sizes)})"
         return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
 
-    def _before(self, name: str, node: fx.Node) -> str:
+    def _before(self, name: str, node: fx.Node, out: str = "None") -> str:
         """The expression of a state's sequence before each step.
 
         It is a view of the states after each step, shifted by one, if that sequence has the initial state in front of
         it (`Placement.owners`); else a copy.
 
         node   the state's sequence after each step
+        out    the expression of memory for a copy
         """
         if name == self.placement.owners[node] and node in self.placement.written:
             return f"b_{node.name}[{'1:' if self.program.reverse else ':length'}]"
         after, first = self._sequence(node), f"i_{python_name(name)}.unsqueeze(0)"
-        return f"torch.cat([{after}[1:], {first}])" if self.program.reverse else f"torch.cat([{first}, {after}[:-1]])"
+        pieces = f"{after}[1:], {first}" if self.program.reverse else f"{first}, {after}[:-1]"
+        return f"torch.cat([{pieces}], out={out})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import fx
 
@@ -14,13 +14,15 @@ from leporello.loop.port import Role
 class StageWriter:
     """Writes stages into a text. Methods that return text write, where needed, the lines that it refers to.
 
+    shifted       states that are a shifted input, and the name of their sequence, which exists before the first window
     contiguous    sequences that are made contiguous before the first window: kernels read them in place
     kernels       the name of each built kernel in the text
     temporaries   names of temporary values that a stage reads, released after it
     """
 
-    def __init__(self, values: ValueNames) -> None:
+    def __init__(self, values: ValueNames, shifted: Mapping[fx.Node, str]) -> None:
         self.values, self.text, self.program = values, values.text, values.program
+        self.shifted = shifted
         self.placement, self.depth = values.placement, values.depth
         self.contiguous: set[fx.Node] = set()
         self.kernels: dict[InsideKernel, str] = {}
@@ -68,13 +70,18 @@ class StageWriter:
     # ---- kernels
 
     def by_kernel(self, inside: InsideKernel) -> None:
-        """An inside as a kernel: all steps of the window in one call."""
+        """An inside as a kernel: all steps of the window in one call.
+
+        Without a cycle a step is a row like any other: all rows of the window are then rows of one step, so that
+        products are of many rows, and threads divide them however small the batch is.
+        """
         name = self.kernels[inside]
         states = "".join(f"s_{python_name(state)}, " for state in inside.states)
         following = "".join(f"n_{python_name(state)}, " for state in inside.states)
         reads = "".join(f"{self._contiguous_window(node, axis)}, " for node, axis in inside.reads)
         writes = "".join(f"{self._memory_in_window(node, axis)}, " for node, axis in inside.writes)
-        self.text.line(f"{name}(({states}), ({reads}), ({following}), ({writes}), steps, batch)", self.depth)
+        sizes = "steps, batch" if inside.states or inside.rows else "1, rows"
+        self.text.line(f"{name}(({states}), ({reads}), ({following}), ({writes}), {sizes})", self.depth)
         if not self.values.one_step:
             self.text.line(f"if one: {name} = None", self.depth)
         for state in inside.states:
@@ -137,7 +144,12 @@ class StageWriter:
             self.values.keep(node, own_row_axis(node))
 
     def _at_once(self, timed: TimedStage) -> None:
-        """An at-once stage: all steps of the window in one call."""
+        """An at-once stage: all steps of the window in one call; none where all of it is shifted already."""
+        if all(node in self.shifted and node in self.placement.loose for node, _ in timed.writes):
+            for node, _ in timed.writes:
+                window = self.values.window(self.shifted[node])
+                self.text.line(f"{self.values.flat(node)} = {window}.flatten(0, 1)", self.depth)
+            return
         arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
         arguments += [self.values.in_window(node) for node, _ in timed.varying]
         arguments += [self.values.value(node) for node in timed.fixed]

@@ -29,8 +29,8 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
     """Clean a traced graph in place, and return its constants by name, which become placeholders behind the others.
 
     Copies onto new memory, slices of everything and aliases become their source; `zeros_like` and its kind become
-    `full`, which reads no value; `detach` becomes `stop`; writes back to inputs are removed; an `autograd.Function`
-    becomes one operator with its own gradient.
+    `full`, which reads no value; `squeeze()` leaves the batch; `detach` becomes `stop`; writes back to inputs are
+    removed; an `autograd.Function` becomes one operator with its own gradient.
 
     module   what make_fx returned, which holds the constants; the graph is a copy of its own
     """
@@ -81,7 +81,16 @@ def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> An
         return _count(graph, node, family)
     if node.target in _FILL_VALUES:
         return _filled(graph, node, family)
+    if node.target is aten.squeeze.default:
+        return _squeezed(graph, node, family)
     return None
+
+
+def _squeezed(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node:
+    """`squeeze()` with the axes that it takes away: the batch, which was a symbol, stays where it is 1."""
+    ones = [axis for axis, size in enumerate(node.args[0].meta["val"].shape) if isinstance(size, int) and size == 1]  # type: ignore[union-attr]
+    with graph.inserting_before(node):
+        return call(graph, family, aten.squeeze.dims, node.args[0], ones)
 
 
 def _count(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node | None:
@@ -166,7 +175,7 @@ def label_values(
     """Label the values of a graph, and rename its nodes after the labels.
 
     Inputs get the names of their ports, `named` values the user's names; others keep the name of their operator. The
-    graph is changed in place: the label is `meta["label"]`.
+    graph is changed in place: the label is `meta["label"]`. What the user calls an input is its `meta["local"]`.
 
     inputs, placeholders   the ports and their nodes, without the number of rows
     named                  values by the user's name
@@ -174,7 +183,9 @@ def label_values(
     for port, node in zip(inputs, placeholders, strict=True):
         node.meta["label"] = port.name
     for name, node in named.items():
-        if node.op != "placeholder":
+        if node.op == "placeholder":
+            node.meta.setdefault("local", name)
+        else:
             node.meta["label"] = name
     taken: set[str] = set()
     for node in graph.nodes:

@@ -47,6 +47,7 @@ from leporello.loop.tracing.cell_tensors import (
 )
 from leporello.loop.tracing.found_tensors import FindTensors, Found
 from leporello.loop.tracing.graph_cleanup import WithoutAssertions, label_values, tidy
+from leporello.loop.tracing.row_indexing import FixedMasks
 from leporello.loop.tracing.rowwise import why_rows_interact
 from leporello.loop.tracing.scripts import scripts_inlined
 from leporello.loop.tracing.step_checks import (
@@ -135,8 +136,9 @@ def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
         scripts_inlined(),
     ):
         traced, leaves = _traced_step(cell, leaves, family)
+        loop = _loop(cell, leaves, family, traced)
     read = tuple((leaves.contexts[leaf][0], axis + (not leaves.shared[leaf])) for leaf, axis in places)
-    return _loop(cell, leaves, family, traced).replace(free_lengths=read)
+    return loop.replace(free_lengths=read)
 
 
 def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, context: Tree, loop: Loop, leaves: _Leaves) -> str | None:
@@ -297,7 +299,7 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             return run(_Fakes(sequences, contexts, invariants, states))
 
     def run(fakes: _Fakes) -> list[Tensor]:
-        with torch.enable_grad(), WithoutAssertions(), UserLines(), recording(), observed(cell) as named:
+        with torch.enable_grad(), WithoutAssertions(), UserLines(), FixedMasks(), recording(), observed(cell) as named:
             output, after = _flat_step(cell, leaves, fakes)
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")

@@ -155,15 +155,16 @@ def checked_forcing(
 
     (None, None) where no step is forced.
     """
-    name = axes.name("targets")
     if targets is None:
         if forcing is not None:
+            name = axes.name("targets")
             raise ArgumentError(
                 f"the argument 'forcing' stands without {name}.", tries=f"pass {name}=, the true values to feed back"
             )
         return None, None
     leaf = cell.feedback_leaf() if isinstance(cell, Cell) else None
     if leaf is None:
+        name = axes.name("targets")
         raise ArgumentError(
             f"the argument '{name}' is passed, but this cell feeds nothing back.",
             cell=place_of(cell),
@@ -171,7 +172,9 @@ def checked_forcing(
             tries='feedback = "o" in the class; or lp.Feedback(cell), whose cell reads [x, fed]',
         )
     fed_back = checked_targets(targets, dict(call.states)[leaf], call.length, call.batch, axes, range_checks)
-    coin = checked_coin(1 if forcing is None else forcing, call.length, call.batch, call.device, axes, range_checks)
+    if forcing is None:
+        return fed_back, None
+    coin = checked_coin(forcing, call.length, call.batch, call.device, axes, range_checks)
     if coin is False:
         return None, None
     return fed_back, None if coin is True else coin

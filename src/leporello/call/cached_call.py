@@ -48,7 +48,7 @@ from leporello.loop.port import Role
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.tracing.cell_tensors import CELL_LOCK, replacements
 
-PAST = (Role.PAST, None)
+PAST, TARGET = (Role.PAST, None), (Role.TARGET, None)
 
 
 class CachedCall:
@@ -84,6 +84,8 @@ class CachedCall:
         self.zeros = _zeros(cell, call)
         self.turns = isinstance(cell, BatchAxis)
         self.detaches = not gradient.crossing(1)[0]
+        target = next((port for port in plan.loop.inputs if port.role is Role.TARGET), None)
+        self.target_form = (None, ()) if target is None else (target.dtype, target.shape)
         # how the plan is run
         by_reference = plan.target is None
         self.trains = any(plan.wanted)
@@ -185,12 +187,11 @@ class CachedCall:
                 if states is None:
                     return None
                 extra = None
-                more = (lengths, resets, context, forced)
-                if self.reads_time or any(part is not None for part in more):
-                    extra = self._extra(sequences[0], length, batch, states, *more)
+                if not (lengths is resets is context is forced is None) or self.reads_time:
+                    extra = self._extra(sequences[0], length, batch, states, lengths, resets, context, forced)
                     if extra is None:
                         return None
-                batch = counted(batch, self.plan.loop, extra)
+                    batch = counted(batch, self.plan.loop, extra)
                 values = self.gather(sequences, states, extra, None, length, batch)
             except Exception:
                 if replacements.modules is replaced:
@@ -230,6 +231,10 @@ class CachedCall:
         forced: tuple[Any, Any] | None,
     ) -> Extra | None:
         """What the rewrites read; None where lengths, resets, context or targets are not as they should be."""
+        if forced is not None and (lengths is resets is context is forced[1] is None) and not self.reads_time:
+            targets, (dtype, features) = forced[0], self.target_form
+            if targets.dtype == dtype and targets.shape == (length, batch, *features) and targets.device == self.device:
+                return {TARGET: targets}  # no check or conversion is needed
         call = Call(inputs, None, length, batch, self.device, sequences=[(self.names[0], inputs)])
         call.states = list(zip(self.state_names, states, strict=True))
         try:

@@ -242,7 +242,11 @@ def checked_targets(
 
     fed   the leaf of the state that is fed back, (batch, ...)
     """
-    name, wanted = axes.name("targets"), (length, batch, *fed.shape[1:])
+    wanted = (length, batch, *fed.shape[1:])
+    fits = isinstance(targets, Tensor) and targets.device == fed.device and tuple(targets.shape) == wanted
+    if fits and (fed.is_complex() or not targets.is_complex()):
+        return targets.to(fed.dtype)
+    name = axes.name("targets")
     expected = f"{dtype_name(fed.dtype)} {axes.shape(*wanted)}, like what is fed back"
     if fed.dim() == 2:
         expected += f"; or classes 0 to {fed.shape[1] - 1} as integers {axes.shape(length, batch)}"
@@ -260,8 +264,6 @@ def checked_targets(
             inputs=str(fed.device),
             tries=f'{name}.to("{fed.device}")',
         )
-    if tuple(targets.shape) == wanted and (fed.is_complex() or not targets.is_complex()):
-        return targets.to(fed.dtype)
     indices = not (targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool)
     if indices and tuple(targets.shape) == wanted[:2] and fed.dim() == 2:
         targets = range_checks.classes(targets, fed.shape[1], name, axes.one_step)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine import reference
+from leporello.engine.lagged import Lagged
 from leporello.engine.plan import Plan, Sweep
 from leporello.engine.state_gradient import ALL, ClipCount, Passing, entering
 from leporello.engine.wiring import gradient_key, incoming_key
@@ -133,7 +134,7 @@ class BackwardPass:
 
     plan: Plan
     inputs: Sequence[Tensor]
-    kept: Sequence[Tensor]
+    kept: Sequence[Tensor | None]
     length: int
     batch: int
 
@@ -184,7 +185,7 @@ class BackwardPass:
 def run_backward(
     plan: Plan,
     values: Sequence[Tensor],
-    kept: Sequence[Tensor],
+    kept: Sequence[Any],
     gradients: Sequence[Tensor | None],
     length: int,
     batch: int,
@@ -199,6 +200,11 @@ def run_backward(
     """
     wired = plan.wiring
     incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
+    for place, sequence, initial in wired.lagged:
+        if kept[place] is None:
+            before = Lagged(values[sequence], values[initial], plan.loop.reverse)
+            one = len(plan.backward.windows(length, batch)) == 1
+            kept = [*kept[:place], before[:] if one else before, *kept[place + 1 :]]
     return run_sweep(plan.backward, length, batch, wired.backward_inputs(values, kept, incoming, weight))[0]
 
 
@@ -220,17 +226,20 @@ def without_aliases(
     values    the inputs
     """
     results = list(outputs)
-    if not any(index < len(results) for index in aliases):
-        return results
-    storages = {storage_of(value) for value in values}
-    storages |= {storage_of(value) for index, value in enumerate(outputs) if index not in aliases}
+    storages: set[int] | None = None  # of all that is no alias, or one already looked at
     for index in aliases:
-        if index < len(results):
-            output = results[index]
-            owns_storage = ports[index].kind == "sequence" or output.untyped_storage().nbytes() <= output.nbytes
-            if storage_of(output) in storages or not owns_storage:
-                results[index] = output.clone()
-            storages.add(storage_of(results[index]))
+        if index >= len(results):
+            continue
+        output = results[index]
+        if ports[index].kind != "sequence" and output.untyped_storage().nbytes() > output.nbytes:
+            results[index] = output.clone()
+            continue
+        if storages is None:
+            storages = {storage_of(value) for value in values}
+            storages |= {storage_of(value) for place, value in enumerate(outputs) if place not in aliases}
+        if storage_of(output) in storages:
+            results[index] = output.clone()
+        storages.add(storage_of(results[index]))
     return results
 
 

@@ -5,18 +5,18 @@ The rewrites are those of the pipeline (`rewrite/pipeline.py`); `engine/sweep` b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, fx
 
 from leporello.engine.cache_folder import kept_path, write_kept
 from leporello.engine.state_gradient import ClipCount
 from leporello.engine.sweep.function import Windows, step_function, sweep_function
-from leporello.engine.sweep.placement import possible_aliases
+from leporello.engine.sweep.placement import only_kernels, possible_aliases
 from leporello.engine.sweep.program import Program, program_of
 from leporello.engine.target import Target
 from leporello.engine.wiring import Wiring, places_of, wiring_of
@@ -65,7 +65,7 @@ class Sweep:
         outputs = {port.name: node for port, node in program.outputs if port.kind == "sequence"}
         wanted = {state: outputs[name] for state, name in (befores or {}).items()}
         device = program.device.type
-        windows = _whole_sequence if target.kernels and program.only_kernels else _windows(target, program)
+        windows = _windows(target, program, wanted)
         function = sweep_function(program, wanted, windows)
         refuse_fixed_lengths(loop)
         return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program), device, windows)
@@ -116,9 +116,23 @@ def pipeline_of(target: Target | None, context: Context | None = None, before: S
     return Pipeline(context, list(before))
 
 
-def _windows(target: Target, program: Program) -> Windows:
-    device, reverse = program.device.type, program.reverse
-    return lambda length, batch: target.windows_on(device).windows(length, batch, reverse)
+def _windows(target: Target, program: Program, befores: Mapping[str, fx.Node]) -> Windows:
+    """How a sweep is cut into windows: as the target says; not at all where kernels run all of it.
+
+    Where they read a shifted input, the first step of a long sequence is a window of its own: then nothing is copied.
+    """
+    reverse, sizes = program.reverse, target.windows_on(program.device.type)
+    if not target.kernels or not only_kernels(program, befores):
+        return lambda length, batch: sizes.windows(length, batch, reverse)
+    if program.only_kernels:
+        return _whole_sequence
+
+    def first_step_apart(length: int, batch: int) -> list[tuple[int, int]]:
+        if length * batch <= sizes.max_rows or length == 1:
+            return [(0, length)]
+        return [(length - 1, length), (0, length - 1)] if reverse else [(0, 1), (1, length)]
+
+    return first_step_apart
 
 
 def _whole_sequence(length: int, batch: int) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx
 
+from leporello.engine.lagged import PutShifted, put_shifted
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Kernel
 from leporello.kernel.lower import FLOAT_DTYPES
@@ -141,6 +142,7 @@ class Target:
                   unchanged by default
     language      what its generated text is written in, for `explain`
     put_step      copies a value to one step of a sequence, both contiguous and of one dtype
+    put_shifted   fills a contiguous sequence with another of the same dtype, one step later, and returns it
     """
 
     name: str
@@ -158,6 +160,7 @@ class Target:
     wait: Callable[[Any], None] = lambda runner: None
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
     put_step: Callable[[Tensor, int, Tensor], None] = put_step
+    put_shifted: PutShifted = put_shifted
     language: str = ""
 
     @property

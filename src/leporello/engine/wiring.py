@@ -49,6 +49,8 @@ class Wiring:
     fixed       indices of the outputs that have no gradient: those that are not floating
     clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
     aliased     indices of the values whose gradient shares memory with an earlier one's, as that of two added biases
+    lagged      for each kept sequence of a state that is a shifted input, which the forward sweep may leave out: its
+                index among what is kept, those of the input and of the state's initial value among the values
     sizes       the number of tensors in each pool, in the order of `Pool`
     """
 
@@ -61,6 +63,7 @@ class Wiring:
     fixed: tuple[int, ...]
     clip_count: int | None
     aliased: tuple[int, ...]
+    lagged: tuple[tuple[int, int, int], ...]
     sizes: tuple[int, ...]
 
     @cached_property
@@ -165,6 +168,7 @@ def wiring_of(
         fixed=tuple(index for index, port in enumerate(loop.outputs) if not port.is_floating),
         clip_count=next((i for i, port in enumerate(saved.backward.outputs) if port.role is Role.CLIP_COUNT), None),
         aliased=_aliased(results, [node for _, node in backward.outputs]),
+        lagged=_lagged(saved, values, kept),
         sizes=(len(values), len(outputs), len(befores), len(kept), len(loop.outputs), len(constants), 1),
     )
 
@@ -186,6 +190,19 @@ def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple
                 aliased.append(index)
             seen.add(node)
     return tuple(aliased)
+
+
+def _lagged(saved: Saved, values: dict[PortKey, int], kept: Sequence[PoolIndex]) -> tuple[tuple[int, int, int], ...]:
+    """`Wiring.lagged`, of the kept sequences of states before each step."""
+    forward, states = saved.forward, list(saved.befores)
+    ports = dict(zip(forward.placeholders, forward.inputs, strict=True))
+    outputs = dict(zip([port.name for port in forward.outputs], forward.results, strict=True))
+    found = []
+    for place, (pool, index) in enumerate(kept):
+        source = ports.get(outputs[saved.befores[states[index]]]) if pool == Pool.BEFORES else None
+        if source is not None:
+            found.append((place, values[source.key], values["state", states[index]]))
+    return tuple(found)
 
 
 def _saved_source(

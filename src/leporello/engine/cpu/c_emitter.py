@@ -113,24 +113,22 @@ class _BlockWriter:
                 self._reduction(block)
             self.emit("}", 4)
 
-    def product(
-        self, block: Product, left: str, out: str, rows: str, depth: int, stride: AnySize | None = None
-    ) -> None:
+    def product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: str | None = None) -> None:
         """Write the call of the runtime that computes a product, in a loop over heads where there are several.
 
         left, out   C pointers to the first row of the factor and of the result
         rows        how many rows, as C
         depth       of indentation
-        stride      elements from row to row of `left`; None: as the layout says
+        stride      elements from row to row of `left`, as C; None: as the layout says
         """
         slot = self.layout.slots["matrix", block.matrix]
         heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
         head = "0" if block.heads == 1 else "head"
         own_head = "0" if self.layout.kernel.matrices[block.matrix].heads == 1 else head
-        stride = self.layout.stride(block.left) if stride is None else stride
+        step = self.layout.stride(block.left) if stride is None else stride
         self.emit(
             f"{heads}product(given + {slot}, {own_head}, {rows}, {block.inner}, {block.outer}, "
-            f"{left} + {block.offset} + {head} * {block.inner}, {stride}, "
+            f"{left} + {block.offset} + {head} * {block.inner}, {step}, "
             f"{out} + {head} * {block.outer}, {self.layout.stride(block.out)});",
             depth,
         )
@@ -412,9 +410,9 @@ class _KernelWriter(_BlockWriter):
         self.emit(f"{constant}{kind} *restrict {name} = ({constant}{kind} *)given[{slot}]{offset};", 4)
 
     def _product_ahead(self, block: Product) -> None:
-        """Write a product for the rows of several steps; unless they are scratch, they are gathered first.
+        """Write a product for the rows of several steps, which are gathered first where they lie apart.
 
-        In the caller's memory the rows of a step are not beside those of the next: other groups' rows are between.
+        In the caller's memory other groups' rows are between those of a step and those of the next.
         """
         left, layout = block.left, self.layout
         out = layout.memory(block.out)
@@ -425,13 +423,18 @@ class _KernelWriter(_BlockWriter):
         time = "(steps - 1 - begin - step)" if self.kernel.reverse else "(begin + step)"
         offset = "at" if left.place == "row" else f"({time} * batch + at)"
         source = f"(const {layout.real} *)given[{layout.slots[left.place, left.slot]}] + {offset} * {size}"
-        self.emit("for (long step = 0; step < span; step++) {", 3)
-        self.emit(f"const {layout.real} *taken = {source};", 4)
+        self.emit("{", 3)
+        self.emit(f"const {layout.real} *left = gathered;", 4)
+        self.emit(f"long stride = {stride};", 4)
+        self.emit("for (long step = 0; step < span; step++) {", 4)
+        self.emit(f"const {layout.real} *taken = {source};", 5)
+        self.emit(f"if (span == 1) left = taken, stride = {size};", 5)
         gathered = f"gathered + (step * rows + row) * {stride}"
-        self.emit("for (long row = from; row < to; row++)", 4)
-        self.emit(f"memcpy({gathered}, taken + row * {size}, {size} * sizeof(REAL));", 5)
+        self.emit("else for (long row = from; row < to; row++)", 5)
+        self.emit(f"memcpy({gathered}, taken + row * {size}, {size} * sizeof(REAL));", 6)
+        self.emit("}", 4)
+        self.product(block, "left", out, "span * rows", 4, "stride")
         self.emit("}", 3)
-        self.product(block, "gathered", out, "span * rows", 3, stride)
 
 
 def _in_comment(name: str) -> str:

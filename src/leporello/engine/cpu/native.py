@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leporello.engine import lagged
 from leporello.engine.cpu.build import compiler_refusal, library_ahead, refuse_no_compiler, vector_bytes
 from leporello.engine.cpu.c_emitter import runtime_text
 from leporello.errors import EngineRefusal
@@ -21,6 +22,7 @@ from leporello.loop.phases import timed_phase
 
 CPU = torch.device("cpu")
 MIN_THREADED_OPERATIONS = 200_000  # less work is not worth a second thread
+MAX_COPIED_BYTES = 1 << 20  # by one thread; more is copied by torch's threads
 NO_OPENMP = (0, 0, 0)  # no addresses: threads.c then uses its own pool
 PROCESS = os.getpid()  # the process that has torch's threads; the child of a fork does not
 
@@ -120,6 +122,21 @@ def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
     """
     size = value.nbytes
     ctypes.memmove(sequence.data_ptr() + step * size, value.data_ptr(), size)
+
+
+def put_shifted(out: Tensor, sequence: Tensor, initial: Tensor | None, reverse: bool) -> Tensor:
+    """`lagged.put_shifted`, faster than torch's own for little memory."""
+    size = out.nbytes
+    if size > MAX_COPIED_BYTES or not sequence.is_contiguous() or not (initial is None or initial.is_contiguous()):
+        return lagged.put_shifted(out, sequence, initial, reverse)
+    one, to, of = size // len(out), out.data_ptr(), sequence.data_ptr()
+    ctypes.memmove(to + (0 if reverse else one), of + (one if reverse else 0), size - one)
+    begin = to + (size - one if reverse else 0)
+    if initial is None:
+        ctypes.memset(begin, 0, one)
+    else:
+        ctypes.memmove(begin, initial.data_ptr(), one)
+    return out
 
 
 def address_of(function: Any) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu.build import compiler_refusal
-from leporello.engine.cpu.native import build_ahead, put_step
+from leporello.engine.cpu.native import build_ahead, put_shifted, put_step
 from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
 from leporello.engine.cpu.runner import CpuRunner, build
 from leporello.engine.cpu.window_products import with_window_products
@@ -79,4 +79,5 @@ CPU_TARGET = Target(
     wait=CpuRunner.wait,
     at_once=_at_once,
     put_step=put_step,
+    put_shifted=put_shifted,
 )  # fmt: skip

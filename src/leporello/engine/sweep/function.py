@@ -59,7 +59,7 @@ class _SweepWriter:
     def __init__(self, values: ValueNames, befores: Mapping[str, fx.Node]) -> None:
         self.values, self.text, self.program = values, values.text, values.program
         self.placement, self.befores = values.placement, befores
-        self.stages = StageWriter(values, self._shifted_inputs())
+        self.stages = StageWriter(values)
 
     def sweep(self) -> None:
         """Write the function of a sweep."""
@@ -75,12 +75,9 @@ class _SweepWriter:
         for timed in self.program.timed:
             self.stages.stage(timed)
         self._between_windows()
-        self._finish()
+        self._after_windows()
         outputs = [self._result(port, node) for port, node in self.program.outputs]
-        shifted = self.stages.shifted
-        befores = [
-            shifted.get(self.program.delays[name][1]) or self._before(name, node) for name, node in self.befores.items()
-        ]
+        befores = [self._before(name, node) for name, node in self.befores.items()]
         text.line(f"return [{', '.join(outputs)}], [{', '.join(befores)}]")
 
     def step(self) -> None:
@@ -100,6 +97,8 @@ class _SweepWriter:
         program, text = self.program, self.text
         for name, (_, out) in program.delays.items():
             value, state = self.values.value(out), python_name(name)
+            if out in self.placement.shifted:
+                continue
             if name in self.placement.may_be_none:
                 text.line(f"s_{state} = {value} if {value} is None else {value}.contiguous()")
                 continue
@@ -119,27 +118,16 @@ class _SweepWriter:
         for node in (*self.placement.totals, *program.summed):
             text.line(f"t_{node.name} = None")
 
-    def _shifted_inputs(self) -> dict[fx.Node, str]:
-        """States that are an input shifted by one step and wanted as a sequence, with the name of that sequence.
-
-        It is computed once for the whole call, and stages read it.
-        """
-        shifted: dict[fx.Node, str] = {}
-        for name, _ in self.program.shifts:
-            state, after = self.program.delays[name][1], self.befores.get(name)
-            same = after in self.program.sequences and after.meta["val"].dtype == state.meta["val"].dtype
-            if same and own_row_axis(state) == 0:
-                shifted[state] = f"shifted_{python_name(name)}"
-        return shifted
-
     def _prepare(self) -> None:
         """Write shifted inputs, what stages need before the first window, and memory for the outputs."""
         for name, node in self.befores.items():
             state = self.program.delays[name][1]
-            if state in self.stages.shifted:
+            if state in self.placement.shifted:
+                name, given = self.values.shifted(state), f"{self._sequence(node)}, {self.values.value(state)}"
                 sizes = ["length", "batch", *size_texts(state.meta["val"])[1:]]
                 memory = self.values.empty_of(state, sizes, leaves=False)
-                self.text.line(f"{self.stages.shifted[state]} = {self._before(name, node, out=memory)}")
+                self.text.line(f"if one: {name} = put_shifted({memory}, {given}, {self.program.reverse})")
+                self.text.line(f"else: {name} = Lagged({given}, {self.program.reverse}, put_shifted)")
         for timed in self.program.timed:
             self.stages.prepare(timed)
         self.values.allocate_sequences()
@@ -155,6 +143,8 @@ class _SweepWriter:
             whole = f"{self.values.in_window(node)}.unflatten({axis}, (steps, batch)).sum({axis})"
             self.text.line(f"{name} = {whole} if {name} is None else {name}.add_({whole})", depth)
         for state, into in self.program.shifts:
+            if self.program.delays[state][1] in self.placement.shifted:
+                continue  # no window reads it
             last_step = "[:batch]" if self.program.reverse else "[rows - batch :]"
             is_sequence = into in self.program.sequences or (
                 into in self.placement.written and self.values.varies(into)
@@ -164,8 +154,12 @@ class _SweepWriter:
 
     # ---- results
 
-    def _finish(self) -> None:
-        """Write what is computed from totals, after the last window."""
+    def _after_windows(self) -> None:
+        """Write the final values of shifted inputs, and what is computed from totals."""
+        for state, into in self.program.shifts:
+            if self.program.delays[state][1] in self.placement.shifted:
+                last = "0" if self.program.reverse else "length - 1"
+                self.text.line(f"s_{python_name(state)} = {self.values.value(into)}[{last}]")
         if self.program.finish is not None:
             stage, function = self.program.finish
             targets = "".join(f"t_{node.name}, " for node in stage.writes)
@@ -197,17 +191,19 @@ class _SweepWriter:
             return f"w_{node.name}.view({', '.join(sizes)})"
         return f"w_{node.name}.unflatten({axis}, (length, batch)).movedim({axis}, 0)"
 
-    def _before(self, name: str, node: fx.Node, out: str = "None") -> str:
+    def _before(self, name: str, node: fx.Node) -> str:
         """The expression of a state's sequence before each step.
 
         It is a view of the states after each step, shifted by one, if that sequence has the initial state in front of
-        it (`Placement.owners`); else a copy.
+        it (`Placement.owners`); None for a shifted input in several windows, of which a `Lagged` can be made; else a
+        copy.
 
         node   the state's sequence after each step
-        out    the expression of memory for a copy
         """
+        state = self.program.delays[name][1]
+        if state in self.placement.shifted:
+            return f"({self.values.shifted(state)} if one else None)"
         if name == self.placement.owners[node] and node in self.placement.written:
             return f"b_{node.name}[{'1:' if self.program.reverse else ':length'}]"
         after, first = self._sequence(node), f"i_{python_name(name)}.unsqueeze(0)"
-        pieces = f"{after}[1:], {first}" if self.program.reverse else f"{first}, {after}[:-1]"
-        return f"torch.cat([{pieces}], out={out})"
+        return f"torch.cat([{after}[1:], {first}])" if self.program.reverse else f"torch.cat([{first}, {after}[:-1]])"

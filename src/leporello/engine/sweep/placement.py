@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from leporello.engine.sweep.program import Program, TimedStage
+from leporello.engine.sweep.program import Program, TimedStage, own_row_axis
 from leporello.loop.port import Role
 
 
@@ -27,6 +27,8 @@ class Placement:
                   several the first): the states before each step are then a view of the same memory
     leaving       sequences that are returned to the caller: not allocated from the buffer pool
     may_be_none   states that only their kernel reads: None stands for zeros
+    shifted       states that are an input shifted by one step and wanted as a sequence: stages read a `Lagged`, or the
+                  sequence itself where there is one window
     """
 
     in_place: frozenset[fx.Node]
@@ -35,6 +37,7 @@ class Placement:
     owners: Mapping[fx.Node, str]
     leaving: frozenset[fx.Node]
     may_be_none: frozenset[str]
+    shifted: frozenset[fx.Node]
 
     @cached_property
     def written(self) -> frozenset[fx.Node]:
@@ -70,7 +73,27 @@ def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
             for name in timed.kernel.states
             if name not in befores and not _is_read_elsewhere(program, name, timed)
         ),
+        shifted=_shifted_inputs(program, befores),
     )
+
+
+def only_kernels(program: Program, befores: Mapping[str, fx.Node]) -> bool:
+    """Whether kernels run all stages, shifts of inputs left out: the sequence then need not be cut into windows."""
+    shifted = _shifted_inputs(program, befores)
+    return all(timed.kernel is not None or shifted.issuperset(n for n, _ in timed.writes) for timed in program.timed)
+
+
+def _shifted_inputs(program: Program, befores: Mapping[str, fx.Node]) -> frozenset[fx.Node]:
+    shifted = set()
+    for name, _ in program.shifts:
+        state, after = program.delays[name][1], befores.get(name)
+        same = after in program.sequences and after.meta["val"].dtype == state.meta["val"].dtype
+        if same and own_row_axis(state) == 0 and state not in program.kept:
+            shifted.add(state)
+    for timed in program.timed:  # a stage that computes something else from the shift needs the states itself
+        if not shifted.issuperset(node for node, _ in timed.writes):
+            shifted.difference_update(program.delays[name][1] for name in timed.states)
+    return frozenset(shifted)
 
 
 def possible_aliases(program: Program) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from leporello.engine.lagged import PutShifted
 from leporello.engine.target import Runner, Target
 from leporello.kernel.decompose import decomposed
 from leporello.kernel.dependencies import loaded
@@ -91,6 +92,7 @@ class Program:
     timed       the stages that run in every window, in order
     finish      the stage that runs after the last window, likewise
     put_step    copies a value to one step of a contiguous sequence of the same dtype
+    put_shifted  fills a contiguous sequence with another of the same dtype, one step later
     """
 
     split: Split
@@ -106,6 +108,7 @@ class Program:
     timed: tuple[TimedStage, ...]
     finish: tuple[Stage, Callable[..., Any]] | None
     put_step: Callable[[Tensor, int, Tensor], None]
+    put_shifted: PutShifted
 
     @property
     def device(self) -> torch.device:
@@ -145,6 +148,7 @@ def program_of(split: Split, target: Target) -> Program:
         timed=tuple(timed),
         finish=_untimed(split, "finish"),
         put_step=target.put_step,
+        put_shifted=target.put_shifted,
     )
     return _without_unread(program) if target.kernels else program
 

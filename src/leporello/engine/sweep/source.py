@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.buffer_pool import empty_from_pool
+from leporello.engine.lagged import Lagged
 from leporello.engine.sweep.inside_loop import repeated, run_inside
 from leporello.engine.sweep.placement import Placement
 from leporello.engine.sweep.program import Program, own_row_axis
@@ -36,6 +37,7 @@ class SourceText:
             "put_window": _put_window,
             "put_converted": put_step,
             "empty_from_pool": empty_from_pool,
+            "Lagged": Lagged,
         }
 
     def line(self, text: str, depth: int = 1) -> None:
@@ -81,6 +83,7 @@ class ValueNames:
         self.likes: dict[torch.dtype, Tensor] = {}
         text.name("device", program.device)
         text.name("put_step", program.put_step)
+        text.name("put_shifted", program.put_shifted)
 
     # ---- names
 
@@ -90,6 +93,10 @@ class ValueNames:
     def flat(self, node: fx.Node) -> str:
         """The name of what a stage computes in a window: another one for a value that does not vary with the step."""
         return self.value(node) if self.varies(node) else f"f_{node.name}"
+
+    def shifted(self, node: fx.Node) -> str:
+        """The name of the sequence, or `Lagged`, of a state that is a shifted input (`Placement.shifted`)."""
+        return f"shifted_{node.name}"
 
     def varies(self, node: fx.Node) -> bool:
         return self.program.split.classes[node] is ValueClass.VARYING
@@ -160,6 +167,8 @@ class ValueNames:
 
     def in_window(self, node: fx.Node) -> str:
         """The expression of a value in the current window, flat; what is the same at every step is repeated."""
+        if node in self.placement.shifted:
+            return f"{self.window(self.shifted(node))}.flatten(0, 1)"
         if node in self.program.sequences:
             axis = own_row_axis(node)
             moved = f".movedim(0, {axis})" if axis else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from torch import fx
 
@@ -14,15 +14,13 @@ from leporello.loop.port import Role
 class StageWriter:
     """Writes stages into a text. Methods that return text write, where needed, the lines that it refers to.
 
-    shifted       states that are a shifted input, and the name of their sequence, which exists before the first window
     contiguous    sequences that are made contiguous before the first window: kernels read them in place
     kernels       the name of each built kernel in the text
     temporaries   names of temporary values that a stage reads, released after it
     """
 
-    def __init__(self, values: ValueNames, shifted: Mapping[fx.Node, str]) -> None:
+    def __init__(self, values: ValueNames) -> None:
         self.values, self.text, self.program = values, values.text, values.program
-        self.shifted = shifted
         self.placement, self.depth = values.placement, values.depth
         self.contiguous: set[fx.Node] = set()
         self.kernels: dict[InsideKernel, str] = {}
@@ -109,6 +107,8 @@ class StageWriter:
 
     def _contiguous_window(self, node: fx.Node, axis: int) -> str:
         """The expression of a sequence as a kernel reads it in a window: rows first, contiguous."""
+        if node in self.placement.shifted:
+            return self.values.window(self.values.shifted(node))
         if axis == 0 and node in self.contiguous:
             return self.values.window(self.values.value(node))
         if node in self.placement.in_place:
@@ -145,10 +145,7 @@ class StageWriter:
 
     def _at_once(self, timed: TimedStage) -> None:
         """An at-once stage: all steps of the window in one call; none where all of it is shifted already."""
-        if all(node in self.shifted and node in self.placement.loose for node, _ in timed.writes):
-            for node, _ in timed.writes:
-                window = self.values.window(self.shifted[node])
-                self.text.line(f"{self.values.flat(node)} = {window}.flatten(0, 1)", self.depth)
+        if all(node in self.placement.shifted for node, _ in timed.writes):
             return
         arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
         arguments += [self.values.in_window(node) for node, _ in timed.varying]

@@ -1,0 +1,67 @@
+"""Sequences one step later: views of windows, and forced nets whose sequences are so long that they have several."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leporello as lp
+from leporello.engine.lagged import Lagged, put_shifted
+from leporello.engine.targets import TARGETS
+
+
+class Echo(lp.Cell):
+    """A Jordan net that also says what it was fed."""
+
+    feedback = "o"
+
+    def __init__(self) -> None:
+        super().__init__(o=3)
+        self.U, self.W = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, o: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        new = torch.tanh(self.U(x) + self.W(o))
+        return (new, o), new
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("begins", [False, True])
+def test_windows_are_those_of_the_shifted_sequence(reverse: bool, begins: bool) -> None:
+    sequence, initial = torch.randn(7, 3, 2), torch.randn(3, 2) if begins else None
+    first = torch.zeros(1, 3, 2) if initial is None else initial.unsqueeze(0)
+    whole = torch.cat([sequence[1:], first]) if reverse else torch.cat([first, sequence[:-1]])
+    lagged = Lagged(sequence, initial, reverse)
+    for start, end in ((0, 7), (0, 1), (1, 7), (0, 6), (6, 7), (2, 5)):
+        assert torch.equal(lagged[start:end], whole[start:end])
+        assert lagged[start:end].is_contiguous()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", [1, 1 << 18])
+def test_the_target_cpu_shifts_as_torch_does(reverse: bool, size: int) -> None:
+    sequence = torch.randn(5, 1, size)
+    put = TARGETS["cpu"].put_shifted
+    for initial in (None, torch.randn(1, size)):
+        expected = put_shifted(torch.empty_like(sequence), sequence, initial, reverse)
+        assert torch.equal(put(torch.empty_like(sequence), sequence, initial, reverse), expected)
+
+
+def test_a_window_that_begins_later_is_no_copy() -> None:
+    sequence = torch.randn(7, 3, 2)
+    assert Lagged(sequence, None, False)[1:].data_ptr() == sequence.data_ptr()
+    assert Lagged(sequence, None, True)[:6].data_ptr() == sequence[1:].data_ptr()
+
+
+@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+@pytest.mark.parametrize("make", [lambda: lp.Jordan(2, 4, 3), Echo], ids=["Jordan", "Echo"])
+def test_long_forced_sequences_equal_the_plain_loop(engine: str, make: type[lp.Cell]) -> None:
+    net = lp.Recurrent(make(), engine=engine).double()
+    inputs, targets = torch.randn(300, 17, 2).double(), torch.randn(300, 17, 3).double()
+    state = torch.randn(17, 3).double()
+    for before in (None, state):
+        report = lp.check_gradients(net, inputs, before, targets=targets)
+        assert report.ok, report
+    _outputs, after = net(inputs, targets=targets)
+    assert torch.equal(after, targets[-1])
+    assert after.data_ptr() != targets[-1].data_ptr()

@@ -80,14 +80,12 @@ def test_who_has_lost_time_to_other_programs_uses_threads_that_wait_for_nobody(m
         return {thread for _, _, thread in ran(64, 2, seconds=0.01).taken}
 
     with lost_at_most(FOREVER):
-        time.sleep(0.3)  # an earlier test may have lost time
         assert everyone() == everyone()  # torch's threads
         torchs = everyone()
     with lost_at_most(300_000):
         everyone()  # a thread that sleeps computes nothing: as if it had been given no processor
         assert everyone() - torchs
     with lost_at_most(FOREVER):
-        time.sleep(0.3)
         assert everyone() == torchs
 
 

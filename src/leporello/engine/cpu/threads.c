@@ -51,7 +51,7 @@ static int active = 0;    /* workers that may touch the task */
 static struct work *task; /* what the pool is working on; null: nothing */
 static long round_number = 0;
 long most_lost = 300000L; /* nanoseconds, and a quarter of its time: what a call may lose to other programs */
-static atomic_long pool_until = 0; /* the time until which calls use the pool, though torch's threads exist */
+atomic_long pool_until = 0; /* the time until which calls use the pool, though torch's threads exist */
 
 static _Thread_local char *memory = 0;
 static _Thread_local long memory_size = 0;

@@ -1,7 +1,7 @@
 """The pages of the book as programs: their code, what it printed, and a comparison that forgives rounding.
 
 A page is Markdown. Its ```python blocks run in order, in one namespace. A ```text block behind one is what it printed:
-numbers may differ by rounding, `...` stands for any lines. Two marks keep the pages' long computations out of short runs:
+numbers may differ by rounding, `...` stands for any lines. Two marks keep long computations out of short runs:
 
     updates = 2000  # short: 20          in a short run the line reads `updates = 20`
     <!-- long -->                        the block behind this line is left out of short runs
@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "docs" / "book"
 LANGUAGES = ("zh", "en")
 FENCE = re.compile(
-    r"(?P<long><!-- long -->\n)?^```python[^\n]*\n(?P<code>.*?)^```[ \t]*$(?:\s*^```text\n(?P<printed>.*?)^```[ \t]*$)?",
+    r"(?P<long><!-- long -->\n)?^```python[^\n]*\n(?P<code>.*?)^```[ \t]*$"
+    r"(?:\s*^```text\n(?P<printed>.*?)^```[ \t]*$)?",
     re.MULTILINE | re.DOTALL,
 )
 SHORT = re.compile(r"^(?P<indent>\s*)(?P<name>[\w, ]+) = [^#\n]*# short: (?P<value>[^\n]+)$", re.MULTILINE)
@@ -71,7 +72,7 @@ def run(page: Path, *, short: bool) -> None:
             code = SHORT.sub(r"\g<indent>\g<name> = \g<value>", block.code) if short else block.code
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                exec(compile("\n" * (block.line - 1) + code, str(page), "exec"), module.__dict__)
+                exec(compile("\n" * (block.line - 1) + code, str(page), "exec", dont_inherit=True), module.__dict__)
             if block.printed is not None and comparing:
                 difference = differing(block.printed, printed.getvalue())
                 assert difference is None, f"{page.name}, line {block.line}: {difference}\n{printed.getvalue()}"
@@ -137,7 +138,7 @@ def _is_code(text: str) -> bool:
 
 
 def main() -> None:
-    """`python -m tests.book.running [PAGE ...]`: run pages in their long form and write their pictures into the book."""
+    """`python -m tests.book.running [PAGE ...]`: run pages in their long form; it writes the pictures of the book."""
     wanted = sys.argv[1:]
     for page in pages("en"):
         if not wanted or any(name in page.name for name in wanted):

@@ -1,5 +1,6 @@
 """Where the time of a first call goes, by phase."""
 
+import gc
 import re
 import threading
 import time
@@ -48,3 +49,22 @@ def test_explain_shows_the_phases_of_the_first_call():
     assert 0 < seconds <= took
     assert net.explain(X, timing=True) == text  # kept with the plan
     assert "timing" not in net.explain(X)
+
+
+def test_no_garbage_is_collected_while_a_call_is_planned() -> None:
+    collected = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(info["generation"])
+
+    net = lp.Recurrent(lp.LayerNormLSTM(3, 4), engine="stepwise")
+    threshold = gc.get_threshold()
+    gc.set_threshold(50, 2, 2)  # tracing would begin hundreds
+    gc.callbacks.append(note)
+    try:
+        net.explain(torch.randn(5, 2, 3))
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*threshold)
+    assert len(collected) < 100
+    assert gc.isenabled()

@@ -6,7 +6,6 @@ the start. What libraries allocate on their own, such as the scratch memory of m
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from leporello.engine import buffer_pool
+from leporello.loop.phases import no_garbage_collection
 
 Result = TypeVar("Result")
 
@@ -34,7 +34,7 @@ def timed(compute: Callable[[], Result], device: torch.device) -> tuple[Result, 
 
 def peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
     """The most memory in use at once, above what was in use before; None on a device where nothing counts it."""
-    with _no_garbage_collection():
+    with no_garbage_collection():
         return _peak_bytes(compute, device)
 
 
@@ -62,18 +62,6 @@ def _peak_bytes(compute: Callable[[], Any], device: torch.device) -> int | None:
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """What is garbage at the start is not freed meanwhile, which would look as if less were in use."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -6,11 +6,9 @@ Python objects, so they refer to a network by a handle; a copy of a network has 
 
 from __future__ import annotations
 
-import gc
 import itertools
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -29,7 +27,7 @@ from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
 from leporello.loop.context import FreeAxes, axes_of
 from leporello.loop.loop import Loop
-from leporello.loop.phases import recorded_phases, timed_phase
+from leporello.loop.phases import no_garbage_collection, recorded_phases, timed_phase
 from leporello.loop.port import Port
 from leporello.loop.sizes import LengthsFixed
 from leporello.loop.state import map_leaves
@@ -88,7 +86,7 @@ class PlanCache:
         return plan, choice
 
     def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
-        with recorded_phases("the rest") as seconds, _collector_paused():
+        with recorded_phases("the rest") as seconds, no_garbage_collection():
             plan, choice, is_new = self._planned(cell, call, gradient, engine, free=free)
         if is_new:
             plan.seconds = seconds
@@ -196,19 +194,6 @@ def _traced(cell: nn.Module, call: Call, rows: int | None = None, *, free: bool 
 def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:
     """The Loop with the rewrites that the call needs."""
     return Pipeline(call_context(cell, call)).call(loop)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection in the block: a full one takes a tenth of a second with torch loaded, and tracing, which
-    allocates much and frees little, would begin several."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def call_context(cell: nn.Module, call: Call) -> Context:

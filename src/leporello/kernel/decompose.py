@@ -6,12 +6,15 @@ name.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 from torch._decomp import decomposition_table
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.kernel.decomposition_rules import COMPOSITES, CONVOLUTIONS, DecompositionRule
 from leporello.kernel.expressions import COVERED
@@ -73,39 +76,138 @@ def _replace(graph: fx.Graph, node: fx.Node, rule: Callable[..., Any], family: F
     gives as None stay with the old operator.
     """
     leaves = list(node.all_input_nodes)
-    inner = _traced(node, leaves, rule, family)
-    if inner is None:
-        return []
-    copies: dict[fx.Node, Any] = dict(
-        zip([place for place in inner.nodes if place.op == "placeholder"], leaves, strict=True)
-    )
-    added: list[fx.Node] = []
     with graph.inserting_before(node):
-        for operator in inner.nodes:
-            if operator.op == "call_function" and not isinstance(operator.target, type):
-                args, options = fx.map_arg((operator.args, operator.kwargs), copies.__getitem__)
-                copy = call(graph, family, operator.target, *args, **options)
-                copy.meta["line"] = node.meta.get("line")
-                copy.meta["origin"] = node.meta.get("origin") or short(node)
-                copies[operator] = copy
-                added.append(copy)
-    result: Any = inner.output_node().args[0]
-    if isinstance(result, fx.Node) and isinstance(result.target, type):
-        result = result.args if len(result.args) > 1 else result.args[0]  # several results in a named tuple
+        computed = _recorded(graph, node, leaves, rule, family)
+        if computed is None:
+            inner = _traced(node, leaves, rule, family)
+            if inner is None:
+                return []
+            computed = _copied(graph, inner, leaves, family)
+    added, result = computed
+    for copy in added:
+        copy.meta["line"] = node.meta.get("line")
+        copy.meta["origin"] = node.meta.get("origin") or short(node)
     if isinstance(result, (list, tuple)):
         for user in list(node.users):
             part = result[user.args[1]]  # type: ignore[index]
             if part is None:
                 continue
-            user.replace_all_uses_with(copies[part])
-            _copy_label(copies[part], user)
+            user.replace_all_uses_with(part)
+            _copy_label(part, user)
             graph.erase_node(user)
     else:
-        node.replace_all_uses_with(copies[result])
-        _copy_label(copies[result], node)
+        node.replace_all_uses_with(result)
+        _copy_label(result, node)
     if not node.users:
         graph.erase_node(node)
     return added
+
+
+# ---- by running the rule
+
+
+class _NotRecorded(Exception):
+    """An operator reads a size that is a symbol, writes in place, or reads a tensor of the rule's own."""
+
+
+class _Recorder(TorchDispatchMode):
+    """Adds the operators that run under it to a graph, at its point of insertion.
+
+    nodes   of tensors, by id; `held` keeps the tensors, so that no id is used twice
+    added   the new nodes, in order
+    """
+
+    def __init__(self, graph: fx.Graph, nodes: dict[int, fx.Node]) -> None:
+        super().__init__()
+        self.graph, self.nodes = graph, nodes
+        self.held: list[torch.Tensor] = []
+        self.added: list[fx.Node] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        options = options or {}
+        if function._schema.is_mutable:
+            raise _NotRecorded
+        if function._can_decompose():
+            with self:
+                return function.decompose(*args, **options)
+        of_graph = pytree.tree_map(self.node_of, (args, options))
+        value = function(*args, **options)
+        node = self.graph.call_function(function, *of_graph)
+        node.meta["val"] = value
+        self.added.append(node)
+        if isinstance(value, torch.Tensor):
+            self._hold(value, node)
+        else:
+            for index, part in enumerate(value):
+                item = self.graph.call_function(operator.getitem, (node, index))
+                item.meta["val"] = part
+                self.added.append(item)
+                self._hold(part, item)
+        return value
+
+    def node_of(self, value: Any) -> Any:
+        """The node of a tensor; other arguments as they are."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.nodes:
+                raise _NotRecorded
+            return self.nodes[id(value)]
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise _NotRecorded
+        return value
+
+    def _hold(self, value: torch.Tensor, node: fx.Node) -> None:
+        self.nodes[id(value)] = node
+        self.held.append(value)
+
+
+def _recorded(
+    graph: fx.Graph, node: fx.Node, leaves: list[fx.Node], rule: Callable[..., Any], family: FakeTensorFamily
+) -> tuple[list[fx.Node], Any] | None:
+    """Add what a rule computes of an operator's arguments to a graph; returns the new nodes, and those of its results.
+
+    None, and nothing is added, where that is not as simple: then a trace may do it, which takes several times as long.
+
+    leaves   the nodes among the operator's arguments
+    """
+    values = [leaf.meta["val"] for leaf in leaves]
+    if family.lengths or not all(isinstance(value, torch.Tensor) for value in values):
+        return None
+    of_leaf = dict(
+        zip(leaves, (value.view_as(value) for value in values), strict=True)
+    )  # no leaf is another one's alias
+    recorder = _Recorder(graph, {id(value): leaf for leaf, value in of_leaf.items()})
+    args, options = fx.map_arg((node.args, node.kwargs), of_leaf.__getitem__)
+    try:
+        with family.active(), family.no_new_guards(), torch.no_grad(), recorder:
+            results = rule(*map(_mutable, args), **options)
+        return recorder.added, pytree.tree_map(recorder.node_of, results)
+    except Exception:
+        for added in reversed(recorder.added):
+            graph.erase_node(added)
+        return None
+
+
+# ---- by a trace of the rule
+
+
+def _copied(
+    graph: fx.Graph, inner: fx.Graph, leaves: list[fx.Node], family: FakeTensorFamily
+) -> tuple[list[fx.Node], Any]:
+    """Copy the graph of a rule into another, whose nodes `leaves` are its placeholders; returns as `_recorded`."""
+    copies: dict[fx.Node, Any] = dict(
+        zip([place for place in inner.nodes if place.op == "placeholder"], leaves, strict=True)
+    )
+    added: list[fx.Node] = []
+    for operator_node in inner.nodes:
+        if operator_node.op == "call_function" and not isinstance(operator_node.target, type):
+            args, options = fx.map_arg((operator_node.args, operator_node.kwargs), copies.__getitem__)
+            copy = call(graph, family, operator_node.target, *args, **options)
+            copies[operator_node] = copy
+            added.append(copy)
+    result: Any = inner.output_node().args[0]
+    if isinstance(result, fx.Node) and isinstance(result.target, type):
+        result = result.args if len(result.args) > 1 else result.args[0]  # several results in a named tuple
+    return added, fx.map_arg(result, copies.__getitem__)
 
 
 def _traced(

@@ -6,8 +6,9 @@ state and can run for several steps together.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from leporello.kernel.description import (
     Block,
@@ -25,18 +26,40 @@ from leporello.kernel.description import (
 from leporello.kernel.index import Index, loop_variables, row_major
 from leporello.loop.sizes import AnySize
 
+Buffers = frozenset[Buffer]
 
-def written(block: Block) -> set[Buffer]:
+
+def _kept(function: Callable[[Block], Buffers]) -> Callable[[Block], Buffers]:
+    """A function whose result is kept with the block: a block never changes, and is asked hundreds of times."""
+    name = f"_{function.__name__}"
+
+    @functools.wraps(function)
+    def of(block: Block) -> Buffers:
+        values = block.__dict__
+        if name not in values:
+            values[name] = function(block)
+        buffers: Buffers = values[name]
+        return buffers
+
+    return of
+
+
+@_kept
+def written(block: Block) -> Buffers:
     """The buffers a block writes."""
-    return {buffer for buffer, _ in _stores(block)}
+    return frozenset(buffer for buffer, _ in _stores(block))
 
 
-def read(block: Block) -> set[Buffer]:
+@_kept
+def read(block: Block) -> Buffers:
     """The buffers a block reads; without the matrix of a product."""
-    return {block.left} if isinstance(block, Product) else {buffer for buffer, _ in loads(*_values(block))}
+    if isinstance(block, Product):
+        return frozenset({block.left})
+    return frozenset(buffer for buffer, _ in loads(*_values(block)))
 
 
-def touched(block: Block) -> set[Buffer]:
+@_kept
+def touched(block: Block) -> Buffers:
     return read(block) | written(block)
 
 

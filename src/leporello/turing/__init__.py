@@ -12,6 +12,23 @@ precision      what happens in floats
 from leporello.turing import machines
 from leporello.turing.compiled import MachineCell, compile
 from leporello.turing.machine import Configuration, Machine, Outcome
+from leporello.turing.precision import FirstError, deepest, first_error
 from leporello.turing.run import configurations, run
+from leporello.turing.universal import described_tape, description, universal_machine
 
-__all__ = ["Configuration", "Machine", "MachineCell", "Outcome", "compile", "configurations", "machines", "run"]
+__all__ = [
+    "Configuration",
+    "FirstError",
+    "Machine",
+    "MachineCell",
+    "Outcome",
+    "compile",
+    "configurations",
+    "deepest",
+    "described_tape",
+    "description",
+    "first_error",
+    "machines",
+    "run",
+    "universal_machine",
+]

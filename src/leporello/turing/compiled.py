@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
-from leporello.turing.construction import DONE, END, READY, construct
+from leporello.turing.construction import READY, construct
 from leporello.turing.machine import MOVES, Configuration, Machine, Symbol
 from leporello.turing.stack_code import Number, base_of, stack_number, stack_symbols
 
@@ -28,6 +28,12 @@ class MachineCell(Cell):
     outputs   names of the outputs: ("halted", state) for each state; with `serial` also ("out", i) for each symbol, and
               "done"
     """
+
+    U: Tensor
+    W: Tensor
+    b: Tensor
+    V: Tensor
+    c: Tensor
 
     def __init__(self, machine: Machine, *, serial: bool = False) -> None:
         units = construct(machine, serial=serial)
@@ -71,7 +77,10 @@ class MachineCell(Cell):
         """The same without rounding."""
         place = {symbol: index for index, symbol in enumerate(self.machine.alphabet)}
         symbols = [place[symbol] for symbol in self.machine.symbols(input)]
-        values: dict[object, Number] = {("state", self.machine.start): 1, ("right", 0): stack_number(symbols, self.base)}
+        values: dict[object, Number] = {
+            ("state", self.machine.start): 1,
+            ("right", 0): stack_number(symbols, self.base),
+        }
         if self.serial:
             if symbols:
                 raise ArgumentError(
@@ -128,13 +137,10 @@ def compile(machine: Machine, *, serial: bool = False) -> MachineCell:
     >>> from leporello.turing.machines import unary_increment
     >>> cell = compile(unary_increment())
     >>> len(cell.names), cell.base
-    (24, 4)
+    (17, 4)
     """
     if not isinstance(machine, Machine):
         raise ArgumentError(
             "the argument 'machine' is no machine.", came=type(machine).__name__, expected="a turing.Machine"
         )
     return MachineCell(machine, serial=serial)
-
-
-__all__ = ["DONE", "END", "MachineCell", "STEPS_PER_STEP", "compile"]

@@ -100,10 +100,8 @@ def _transitions(machine: Machine, units: Units, base: int, right: Sum, serial: 
             yield Case(one - beyond, following_unit, change, move, state if halts else None, halts)
 
 
-def _move(
-    units: Units, base: int, held: dict[str, Sum], top: dict[str, list[Sum]], cases: list[Case]
-) -> None:
-    """Both stacks after each move, gated. A symbol i is the digit 2 i + 1; an empty stack has a blank, i = 0, on top."""
+def _move(units: Units, base: int, held: dict[str, Sum], top: dict[str, list[Sum]], cases: list[Case]) -> None:
+    """Both stacks after each move, gated. A symbol i is the digit 2 i + 1; on an empty stack is a blank, i = 0."""
     right, left = held["right"], held["left"]
     gate = {move: total(case.when for case in cases if case.move == move) for move in MOVES}
     change = {move: total(2 * case.change * case.when for case in cases if case.move == move) for move in MOVES}
@@ -142,9 +140,7 @@ def _output(units: Units, size: int, base: int, right: Sum, left: Sum) -> list[C
     at_end = units.saturate((REWIND, "reading"), rewinding)
     not_at_end = units.saturate((REWIND, "not at end"), base * left + base * (rewinding - 1))
     last = units.saturate((EMIT, "reading"), emitting)
-    reached = [
-        units.saturate((EMIT, place), base * right - 2 * place + base * (emitting - 1)) for place in range(size)
-    ]
+    reached = [units.saturate((EMIT, place), base * right - 2 * place + base * (emitting - 1)) for place in range(size)]
     for place, (one, beyond) in enumerate(zip(reached, [*reached[1:], Sum()], strict=True)):
         units.outputs["out", place] = one - beyond
     units.outputs[DONE] = last - reached[0]

@@ -13,6 +13,7 @@ from leporello.errors import ArgumentError
 
 State = Hashable
 Symbol = Hashable
+Transitions = Mapping[tuple[Any, Any], tuple[Any, Any, int]]  # (state, symbol) -> (state, symbol to write, move)
 Tape = str | tuple[Any, ...]
 MOVES = (-1, 0, 1)
 MAX_STEPS = 10_000
@@ -73,7 +74,7 @@ class Machine:
         *,
         states: Iterable[State],
         alphabet: Iterable[Symbol],
-        transitions: Mapping[tuple[State, Symbol], tuple[State, Symbol, int]],
+        transitions: Transitions,
         start: State,
         halt: Iterable[State],
         blank: Symbol = "_",
@@ -128,7 +129,9 @@ class Machine:
 
     def configurations(self, input: Iterable[Symbol] = ()) -> Iterator[Configuration]:
         """All configurations, from the start to the one the machine halts in; without an end if it does not halt."""
-        state, left, right = self.start, [], list(reversed(self.symbols(input)))  # the top of a stack is its last item
+        state = self.start
+        left: list[Symbol] = []  # the top of a stack is its last item
+        right = list(reversed(self.symbols(input)))
         while True:
             yield Configuration(state, tuple(reversed(left)), tuple(reversed(right)))
             symbol = right.pop() if right else self.blank

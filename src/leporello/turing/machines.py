@@ -145,6 +145,22 @@ def copy() -> Machine:
     return Machine(states=states, alphabet="abAB=", start="mark", halt={"end"}, transitions=transitions)
 
 
+def zigzag() -> Machine:
+    """Goes to and fro over what it has written, and adds a 1 at each end: it never halts, and its tape grows."""
+    return Machine(
+        states=["right", "left"],
+        alphabet="1",
+        start="right",
+        halt=set(),
+        transitions={
+            ("right", "1"): ("right", "1", 1),
+            ("right", "_"): ("left", "1", -1),
+            ("left", "1"): ("left", "1", -1),
+            ("left", "_"): ("right", "1", 1),
+        },
+    )
+
+
 MACHINES = {
     "unary increment": (unary_increment, "1"),
     "binary increment": (binary_increment, "01"),
@@ -153,7 +169,7 @@ MACHINES = {
     "binary addition": (binary_addition, "01+"),
     "busy beaver": (busy_beaver, "1"),
     "copy": (copy, "ab"),
-}  # each with the letters of its inputs
+}  # those that halt, each with the letters of its inputs
 
 
 def inputs_up_to(letters: str, length: int) -> list[str]:

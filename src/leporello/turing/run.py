@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from leporello.engine import exact
-from leporello.engine.exact import Exact
+from leporello.engine.rational import Exact
 from leporello.errors import ArgumentError
 from leporello.nets.fold import fold
 from leporello.turing.compiled import STEPS_PER_STEP, MachineCell
@@ -31,7 +31,7 @@ def run(cell: MachineCell, input: Iterable[Symbol] = (), *, max_steps: int = MAX
     >>> from leporello.turing.compiled import compile
     >>> from leporello.turing.machines import binary_increment
     >>> run(compile(binary_increment()), "1011")
-    Outcome(state='end', tape='1100', steps=7, halted=True)
+    Outcome(state='end', tape='1100', steps=8, halted=True)
     """
     _refuse_other(cell)
     refuse_steps(max_steps)
@@ -89,8 +89,8 @@ def _serially(cell: MachineCell, input: Iterable[Symbol], max_steps: int) -> Out
 
 def _halted(cell: MachineCell, outputs: Mapping[str, Exact]) -> tuple[State] | None:
     """The state that the network says the machine halts in, if it says so."""
-    values = zip(cell.outputs, outputs["o"].numbers, strict=True)
-    return next(((name[1],) for name, value in values if name[0] == "halted" and value == 1), None)
+    given = dict(zip(cell.outputs, outputs["o"].numbers, strict=True))
+    return next(((state,) for state in cell.machine.states if given["halted", state] == 1), None)
 
 
 def _steps(

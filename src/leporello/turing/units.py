@@ -70,7 +70,7 @@ class Units:
 
     def saturate(self, name: Name, argument: Sum) -> Sum:
         """Add a unit that is `argument`, of the step before and of this step's input, clamped to [0, 1]."""
-        assert name not in self.sums and name not in self.inputs, f"two units {name}"
+        assert name not in (*self.sums, *self.inputs), f"two units {name}"
         self.sums[name] = argument
         return unit(name)
 

@@ -20,16 +20,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leporello.errors import ArgumentError
-from leporello.turing.machine import Machine, State, Symbol
+from leporello.turing.machine import Machine, Symbol
 
 ALPHABET = "_01AB-+np:*;!"
 MARKED = {"0": "A", "1": "B"}
-Transitions = dict[tuple[State, Symbol], tuple[State, Symbol, int]]
 
 
 def universal_machine() -> Machine:
     """The machine that runs `description(machine, input)`."""
-    rules: Transitions = {}
+    rules: dict[tuple[str, str], tuple[str, str, int]] = {}
 
     def scan(state: str, move: int, found: dict[str, tuple[str, str, int]], over: str = ALPHABET[1:]) -> None:
         """In a state, go over some symbols in one direction, until one of those to be found."""
@@ -38,12 +37,12 @@ def universal_machine() -> Machine:
 
     # Which instruction: the state's block, and in it the one for the symbol under the head.
     scan("fetch", 1, {"A": ("block 0", "A", -1), "B": ("block 1", "B", -1)})
-    scan("block 0", -1, {"!": ("instruction", "!", 1)})
+    scan("block 0", -1, {"!": ("first", "!", 1)})
     scan("block 1", -1, {"!": ("skip", "!", 1)})
-    scan("skip", 1, {":": ("instruction", ":", 1)}, over="")
+    halts = {cell: ("halt", cell, 0) for cell in "01AB"}  # the empty block, and the tape behind it
+    scan("first", 1, {":": ("jump", "*", 1), **halts}, over="")
+    scan("skip", 1, {":": ("instruction", ":", 1), **halts}, over="")
     scan("instruction", 1, {":": ("jump", "*", 1)}, over="+-01")
-    for state in ("skip", "instruction"):
-        rules.update({(state, cell): ("halt", cell, 0) for cell in "AB"})  # the empty block, and the tape behind it
     # The next state: for each + or - the mark ! goes to the next block on that side.
     scan("jump", 1, {"+": ("up", "p", -1), "-": ("down", "n", -1), "0": ("restore", "0", -1)}, over="np")
     rules["jump", "1"] = ("restore", "1", -1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
-from leporello.turing.construction import READY, construct
+from leporello.turing.construction import PLACE, READY, construct
 from leporello.turing.machine import MOVES, Configuration, Machine, Symbol
 from leporello.turing.stack_code import Number, base_of, stack_number, stack_symbols
 
@@ -88,7 +88,7 @@ class MachineCell(Cell):
                     came=repr(input),
                     tries="turing.run(cell, input)",
                 )
-            values = {"place": Fraction(1, self.base)}
+            values = {PLACE: Fraction(1, self.base)}
         return [values.get(name, 0) for name in self.names]
 
     def configuration(self, h: Tensor | Sequence[Number]) -> Configuration:

@@ -27,7 +27,7 @@ from leporello.turing.machine import MOVES, Machine, State
 from leporello.turing.stack_code import base_of
 from leporello.turing.units import Name, Sum, Units, total, unit
 
-REWIND, EMIT, DONE, END, READY = "rewind", "emit", "done", "end", "ready"
+REWIND, EMIT, DONE, END, READY, PLACE = "rewind", "emit", "done", "end", "ready", "place"
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,19 @@ def _move(units: Units, base: int, held: dict[str, Sum], top: dict[str, list[Sum
 def _input(units: Units, size: int, base: int) -> Sum:
     """Units that write what comes in, symbol by symbol, into a number; 1 in the step in which the machine starts.
 
-    place     1/B, 1/B^2, ...: the value of the next digit; 0 from the end mark on, 1/B again when the output is done
+    place     1/B, 1/B^2, ...: the value of the next digit, in one unit or the other as a symbol has just come or not; 0
+              from the end mark on, 1/B again when the output is done
     digit     the digit that came in, times its place
     written   the number so far
     """
-    place, written, ended = unit("place"), unit("written"), unit(("ended",))
-    units.saturate("place", place / base - unit(END) + units.outputs[DONE] / base)
+    place, written, ended = unit(PLACE) + unit("next place"), unit("written"), unit("ended")
+    comes = total(unit(("in", index)) for index in range(size))
+    units.saturate(PLACE, place - comes - unit(END) + units.outputs[DONE] / base)
+    units.saturate("next place", place / base + comes - 1)
     for index in range(size):
         units.saturate(("digit", index), (2 * index + 1) * place + unit(("in", index)) - 1)
     units.saturate("written", written + total(unit(("digit", index)) for index in range(size)) - ended)
-    units.saturate(("ended",), unit(END))
+    units.saturate("ended", unit(END))
     units.saturate(("right", READY), written + ended - 1)
     return ended
 

@@ -7,11 +7,12 @@ bottom of the stack first: the machine goes on, on another tape.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from leporello.errors import ArgumentError
 from leporello.nets.record import record
@@ -20,6 +21,7 @@ from leporello.turing.compiled import STEPS_PER_STEP, MachineCell
 from leporello.turing.machine import Configuration, Symbol, refuse_steps
 
 MANTISSA_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
+STEPS_OF_A_CALL = 50  # of the machine
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,26 @@ def first_error(
             came=None if cell.serial else str(dtype),
             expected="turing.compile(machine)" if cell.serial else ", ".join(map(str, MANTISSA_BITS)),
         )
-    right = list(islice(cell.machine.configurations(input), max_steps + 1))
     rounded = copy.deepcopy(cell).to(dtype)
-    with torch.no_grad():
-        first = rounded.state_of(input)
-        net = Recurrent(record(rounded, "h"), engine=engine)
-        states = net(None, first, steps=STEPS_PER_STEP * len(right))[0][1]["h"]
-    came = [first, *states[STEPS_PER_STEP - 1 :: STEPS_PER_STEP]]
-    for step, (expected, state) in enumerate(zip(right, came, strict=False)):
+    right = islice(cell.machine.configurations(input), max_steps + 1)
+    for step, (expected, state) in enumerate(zip(right, _states(rounded, input, engine), strict=False)):
         if _configuration(rounded, state) != expected:
             return FirstError(step, max(len(expected.left), len(expected.right)))
     return None
 
 
-def _configuration(cell: MachineCell, state: torch.Tensor) -> Configuration | None:
+@torch.no_grad()
+def _states(cell: MachineCell, input: Iterable[Symbol], engine: str) -> Iterator[Tensor]:
+    """The state before the first step and after each step of the machine, without an end."""
+    net = Recurrent(record(cell, "h"), engine=engine)
+    h = cell.state_of(input)
+    yield h
+    while True:
+        (_, seen), h = net(None, h, steps=STEPS_PER_STEP * STEPS_OF_A_CALL)
+        yield from seen["h"][STEPS_PER_STEP - 1 :: STEPS_PER_STEP]
+
+
+def _configuration(cell: MachineCell, state: Tensor) -> Configuration | None:
     """The configuration in a state; None where it is none."""
     try:
         return cell.configuration(state)

@@ -142,16 +142,14 @@ def _interpreted(loop: Loop) -> Callable[..., tuple[list[Tensor], list[Tensor]]]
             {name: value.part(step) for name, value in named.get("sequence", {}).items()} for step in range(length)
         ]
         outputs, last = run(loop, named.get("state", {}), inputs, invariants=named.get("invariant", {}))
-        results = [
-            (last[port.name] if port.kind == "state" else Exact.stack([step[port.name] for step in outputs])).tensor(
-                port.dtype
-            )
-            for port in loop.outputs
-        ]
+        results = []
+        for port in loop.outputs:
+            value = last[port.name] if port.kind == "state" else Exact.stack([step[port.name] for step in outputs])
+            results.append(value.tensor(port.dtype).to(port.device))
         return results, []
 
     sweep.text = "# the engine 'exact' interprets the graph: nothing is generated\n"  # type: ignore[attr-defined]
     return sweep
 
 
-EXACT = Target(name="exact", devices={"cpu": "the CPU"}, refuse=refusal, interpret=_interpreted)
+EXACT = Target(name="exact", refuse=refusal, interpret=_interpreted)

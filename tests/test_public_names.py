@@ -65,6 +65,7 @@ NAMES = [
     "time",
     "to",
     "to_torch",
+    "turing",
 ]
 
 IMPORT_ALONE = """

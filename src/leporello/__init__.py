@@ -1,6 +1,6 @@
 """Leporello: write the step of a recurrence once; fold it, unfold it, run it, differentiate it."""
 
-from leporello import analysis, errors, language
+from leporello import analysis, errors, language, turing
 from leporello.cells import (
     GRU,
     LIF,
@@ -94,5 +94,6 @@ __all__ = [
     "surrogate",
     "analysis",
     "language",
+    "turing",
     "errors",
 ]

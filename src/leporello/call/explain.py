@@ -79,6 +79,8 @@ def _explanation(plan: Plan, choice: Choice, gradient: Method, length: int, batc
         lines.append(f"         {gradient.by_reference if trains else Method.by_reference}")
         lines += gradient.kept(plan, length, batch) if trains else []
         return "\n".join(lines) + "\n"
+    if plan.target is not None and plan.target.interpret is not None:
+        return "\n".join([*lines, "         interprets the whole graph, one step at a time; no gradients"]) + "\n"
     language = "" if plan.target is None else plan.target.language
     for title, sweep in gradient.sweeps(plan) if trains else [("forward", plan.plain)]:
         lines += [title, *_stages(sweep, length, batch), *_sources(sweep, language)]

@@ -7,6 +7,7 @@ sweep/            a sweep as generated Python
 autograd          a plan as one differentiable function of torch; checkpoint: the same with few states kept
 state_gradient    what of the state's gradient passes from step to step
 reference         the whole graph step by step: what every engine is compared with
+exact             the same on rational numbers, without rounding; rational: its tensors and operators
 compiled_sweeps   sweeps as operators of torch, for torch.compile; registered_plans: the plans they find by name
 buffer_pool, cache_folder, fresh_thread   memory that is reused; generated files; a thread without torch's modes
 cpu/              the target `cpu`

@@ -66,7 +66,10 @@ class Sweep:
         wanted = {state: outputs[name] for state, name in (befores or {}).items()}
         device = program.device.type
         windows = _windows(target, program, wanted)
-        function = sweep_function(program, wanted, windows)
+        if target.interpret is None:
+            function = sweep_function(program, wanted, windows)
+        else:
+            function = target.interpret(split.loop)
         refuse_fixed_lengths(loop)
         return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program), device, windows)
 
@@ -238,6 +241,12 @@ class Plan:
 
     def _sweep(self, loop: Loop, on: str, befores: dict[str, str] | None = None) -> Sweep:
         assert self.target is not None, "the engine 'reference' has no sweeps"
+        if self.target.interpret is not None and (on == "backward" or befores is not None):
+            raise EngineRefusal(
+                f"the engine '{self.target.name}' has no gradients.",
+                cell=self.loop.name,
+                tries='with torch.no_grad(): ...; or engine="auto"',
+            )
         return Sweep.of(loop, self.target, self.pipeline, on, befores)
 
     @cached_property

@@ -136,6 +136,8 @@ class Target:
     remedy        what a user can do about that, in words
     build         from the description of a kernel to its runner; raises EngineRefusal where it cannot build it. None
                   where torch's operators run the insides
+    interpret     from a Loop to a function that runs it over a sequence, in the place of a sweep of its stages; without
+                  gradients. None where the stages are run
     build_ahead   begins to build what all kernels of a dtype share, before it is known whether there will be one
     wait          where runners are built side by side: until this one is; raises EngineRefusal if that failed
     at_once       from an at-once stage to stages whose graphs may call functions of the target (`StageFunction`);
@@ -156,6 +158,7 @@ class Target:
     unavailable: Callable[[], EngineRefusal | None] = lambda: None
     remedy: str = ""
     build: Callable[[Kernel], Runner] | None = None
+    interpret: Callable[[Loop], Callable[..., tuple[list[Tensor], list[Tensor]]]] | None = None
     build_ahead: Callable[[torch.dtype], object] = lambda dtype: None
     wait: Callable[[Any], None] = lambda runner: None
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]

@@ -6,6 +6,7 @@ A new target needs one entry here; `register` adds one at run time.
 from __future__ import annotations
 
 from leporello.engine.cpu.target import CPU_TARGET
+from leporello.engine.exact import EXACT
 from leporello.engine.target import Target, WindowSizes
 
 # Torch's operators run the insides: any device, any operator.
@@ -19,6 +20,7 @@ REFERENCE = "reference"  # not a target: it interprets the Loop's graph
 
 
 AUTO: tuple[str, ...] = (*TARGETS, REFERENCE)  # the engines that "auto" tries, in this order
+TARGETS[EXACT.name] = EXACT  # rational numbers: by name alone
 
 
 def engine_names() -> tuple[str, ...]:

@@ -10,11 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHED := $(VENV)/.benched
+DOCUMENTED := $(VENV)/.documented
 
 unexport PYTHONDONTWRITEBYTECODE  # Python starts faster with what it has compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check-all bench format lint clean
+.PHONY: help demo test check-all bench docs notebooks format lint clean
 
 help:                ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1|/' | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -30,11 +31,18 @@ demo: $(READY)       ## a network folds open; one learns the manual inside Pytho
 test: lint           ## format, lint, types, import directions, tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 300
 
-check-all: lint      ## the same with the slow tests and CELLS=2000 random cells
+check-all: lint $(DOCUMENTED)  ## the same with the slow tests and CELLS=2000 random cells
 	LEPORELLO_CELLS=$(CELLS) LEPORELLO_CFLAGS="-O2 -ftree-vectorize" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" --timeout 7200
 
 bench: $(BENCHED)    ## measure what is promised of speed and memory, about 12 minutes (BENCH="--suite torch" passes options on)
 	PYTHONPATH=. $(BIN)/python -m benchmarks $(BENCH)
+
+docs: $(DOCUMENTED)  ## the site: guides, book, API reference; links are checked (build/site/index.html)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
+	@echo "build/site/index.html"
+
+notebooks: $(DOCUMENTED)  ## the pages of the book as notebooks, in both languages (build/notebooks)
+	PYTHONPATH=. $(BIN)/python docs/site/notebooks.py build/notebooks
 
 format: $(READY)     ## put code into shape
 	$(BIN)/ruff format .
@@ -60,3 +68,8 @@ $(READY): pyproject.toml constraints.txt
 # What the benchmarks need beside it; without jax they leave that contestant out and say so.
 $(BENCHED): $(READY)
 	if $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'; then touch $@; fi
+
+# What the site and the notebooks need beside it: make test does without, and leaves their slow tests to check-all.
+$(DOCUMENTED): $(READY)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
+	@touch $@

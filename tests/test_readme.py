@@ -1,4 +1,4 @@
-"""The code in README.md and docs/ runs: every python block, in order, one namespace per file.
+"""The code in README.md, README.zh.md and docs/ runs: every python block, in order, one namespace per file.
 
 A block is left out only behind a comment that says why: `<!-- not run: needs a GPU -->` on the line before it.
 """
@@ -11,11 +11,16 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRAINING = {
+    "reinforcement-learning.md",
+    "time-series.md",
+}  # many steps: building kernels takes less time than they save
 FENCE = re.compile(r"^(?P<ticks>```+)python[^\n]*\n(?P<code>.*?)^(?P=ticks)[ \t]*$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]*\S) -->\n\Z")
 
@@ -37,7 +42,12 @@ def blocks(text: str) -> Iterator[Block]:
         )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def _param(page: Path) -> Any:
+    return pytest.param(page, id=page.name, marks=[pytest.mark.kernels] if page.name in TRAINING else [])
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("page", [_param(page) for page in PAGES])
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"page_{page.stem}")

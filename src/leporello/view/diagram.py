@@ -26,6 +26,9 @@ class Vertex:
 
     key        identifies it in the diagram
     stepwise   whether it must be computed step by step
+    node       the name of the loop's node that has this value
+    before     the same before the first step, of a state
+    through    "exp" where the value is the exponential of the node's
     """
 
     key: str
@@ -34,6 +37,9 @@ class Vertex:
     shape: Shape = "circle"
     stepwise: bool = False
     tooltip: str = ""
+    node: str = ""
+    before: str = ""
+    through: str = ""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,9 @@ PICTURES: dict[str, Callable[[], str]] = {
     "function-strip": lambda: lp.fold(lp.RNN(3, 4), X).unfold(3).svg("function"),
     "truncated": lambda: elman().unfold(6).svg(gradient=lp.Truncated(3)),
     "numbers": lambda: numbered().svg(values=True, gradients=True),
+    "letters": lambda: (
+        lp.fold(lp.Elman(8, 16, 8), torch.zeros(1, 8)).unfold(6).svg(captions={"x": "machin", "o": "achine"})
+    ),
     "jordan": lambda: jordan().unfold(3).svg(),
     "forced": lambda: jordan(targets=Y).unfold(3).svg(),
     "stack": lambda: lp.fold(lp.Stack(lp.RNN(3, 4), lp.RNN(4, 4)), X).unfold(3).svg(),

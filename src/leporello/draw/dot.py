@@ -84,7 +84,7 @@ class _DotWriter:
         ]
 
     def _spot(self, spot: Spot) -> str:
-        words = "\n".join(spot.lines) if spot.numbers else str(spot.name)
+        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
         attributes = {("xlabel" if spot.shape == "point" else "label"): words, **SHAPE_ATTRIBUTES[spot.shape]}
         if spot.tint in self.tints and spot.shape in TINTED_SHAPES:
             attributes |= {"style": "filled", **self.tints[spot.tint][0]}

@@ -80,7 +80,7 @@ class _MermaidWriter:
 
     def _spot(self, spot: Spot) -> str:
         left, right = BRACKETS[spot.shape]
-        words = "\n".join(spot.lines) if spot.numbers else str(spot.name)
+        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
         return f'{self.ids[spot.id]}{left}"{_escaped(words)}"{right}'
 
     def _arrows(self) -> list[str]:

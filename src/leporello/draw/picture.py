@@ -53,6 +53,7 @@ class Spot:
     dashed   whether it only hints at a step that is not drawn
     tint     a key of the picture's legend
     numbers  what is written on a card
+    caption  a word beside it, such as the token that it stands for: below it, else above it
     """
 
     id: str
@@ -65,6 +66,8 @@ class Spot:
     tint: str = ""
     tooltip: str = ""
     numbers: tuple[Numbers, ...] = ()
+    caption: str = ""
+    caption_below: bool = False
 
     @property
     def lines(self) -> list[str]:
@@ -73,7 +76,7 @@ class Spot:
         for block in self.numbers:
             found += [str(block.head)] if block.head is not None else []
             found += [" ".join(row) for row in aligned(block.texts)]
-        return found
+        return [*found, self.caption] if self.caption else found
 
 
 def aligned(rows: tuple[tuple[str, ...], ...]) -> list[list[str]]:

@@ -22,6 +22,7 @@ HEAD_HEIGHT = 21.0  # of the line above numbers
 CELL_HEIGHT = 15.0  # of a number
 CARD_PADDING = 5.0  # between numbers and the border of their card
 CARD_SPACING = 10.0  # between two vectors of a card
+CAPTION_FONT_SIZE = 14.0  # of a word beside a spot
 SQUARE = 9.0  # side of the square that marks a delay
 LETTER_WIDTHS = (  # in DejaVu Serif, upright or slanted, relative to the font size
     ("ijl.,;:'|! ·", 0.34),

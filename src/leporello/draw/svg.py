@@ -12,11 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from leporello.draw.caption_placement import Caption, place_captions
 from leporello.draw.label_placement import Anchor, Box, Label, marks_of, page_box, place_labels
 from leporello.draw.picture import LEVELS, Name, Picture
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
 from leporello.draw.polylines import Point, direction, distance, passes_through, point_towards
-from leporello.draw.sizes import CELL_HEIGHT, FONT_SIZE, HEAD_FONT_SIZE, SQUARE, card_numbers, text_width
+from leporello.draw.sizes import (
+    CAPTION_FONT_SIZE,
+    CELL_HEIGHT,
+    FONT_SIZE,
+    HEAD_FONT_SIZE,
+    SQUARE,
+    card_numbers,
+    text_width,
+)
 
 FONT = "'Palatino Linotype', Palatino, 'Book Antiqua', Georgia, 'Times New Roman', 'DejaVu Serif', serif"
 
@@ -93,7 +102,9 @@ def svg(picture: Picture) -> Svg:
     parts += [draw_spot(placed, picture) for placed in layout.placed.values()]
     labels = place_labels(layout)
     parts += [draw_label(label) for label in labels]
-    notes, page = draw_notes(layout, page_box(layout, labels), marks_of(labels))
+    captions = place_captions(layout, labels)
+    parts += [_caption(caption) for caption in captions]
+    notes, page = draw_notes(layout, page_box(layout, [*labels, *captions]), marks_of(labels))
     return svg_file(picture, [*parts, *notes], page, STYLE + NUMBER_STYLE if picture.scales else STYLE)
 
 
@@ -246,6 +257,12 @@ def draw_label(label: Label) -> str:
     y = label.y + (3 if label.mark else 0)  # raised digits are in the upper half of a line of text
     names = draw_names(label.names, label.anchor_x, y, anchor=label.anchor)
     return with_tooltip(label.routed.line.tooltip, names)
+
+
+def _caption(caption: Caption) -> str:
+    """A word beside a spot, upright."""
+    y = number(caption.y + CAPTION_FONT_SIZE * 0.34)
+    return f'<text style="font-size: 14px" x="{number(caption.x)}" y="{y}">{escaped(caption.words)}</text>'
 
 
 def _window_border(layout: PictureLayout, x: float) -> str:

@@ -6,7 +6,7 @@ folding open, each with a description in words. `draw/` does the layout and the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from leporello.loop.own_gradients import without_own_gradients
 from leporello.view.diagram import Diagram
 from leporello.view.function_view import function_diagram
 from leporello.view.operator_view import operator_diagram
-from leporello.view.strip import Strip, Times, folded, unfolded, with_gradient
+from leporello.view.strip import Strip, Times, folded, unfolded, with_captions, with_gradient
 from leporello.view.textbook_view import textbook_diagram
 
 Detail = Literal["textbook", "operators", "function"]
@@ -108,6 +108,7 @@ def strip_picture(
     backward: bool = False,
     gradient: Any = None,
     crossing: Sequence[float] | None = None,
+    captions: Mapping[str, Sequence[object]] | None = None,
 ) -> Picture:
     """The strip: a column per step.
 
@@ -119,10 +120,12 @@ def strip_picture(
     backward   add the gradient's arrows
     gradient   a gradient method: add the arrows it follows, and mark those it cuts
     crossing   what the method passes from step to step, where that is known already
+    captions   words beside the spots of some values, one for each step: {"x": "machin", "o": "achine"}
     """
     _check_options(times, shown)
     strip = Strip.of(steps, bool(view.last_step_only), times, ends, shown, whole=whole)
     picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_description(name, view, steps))
+    picture = with_captions(picture, view, strip, captions or {})
     if not backward and gradient is None:
         return picture
     return with_gradient(picture, view, strip, crossing or crossing_of(gradient, steps))

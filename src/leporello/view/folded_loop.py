@@ -97,6 +97,8 @@ class UnfoldedLoop(Unfolding, Drawable):
         shown      how many first and last steps are drawn, by default (3, 3) of more than seven; whole=True draws all
         backward   add the gradient's arrows, from right to left
         gradient   a gradient method: mark the arrows that it cuts
+        captions   words beside the spots of some values, one for each step, below inputs and above the rest:
+                   {"x": "machin", "o": "achine"}
         values     write the values of the last `strip.run(...)` on the spots, of named values inside the step too; or
                    the names of those to write. One row of a batch is a column, several are rows of a matrix; of what
                    is too large the shape is written

@@ -16,7 +16,7 @@ from torch import Tensor
 from leporello.draw.picture import LEVELS, Name, Numbers, Picture, Spot
 from leporello.errors import ArgumentError
 from leporello.loop.unfold import Unfolding
-from leporello.view.diagram import Diagram, Vertex
+from leporello.view.diagram import Diagram, Vertex, keys_of_name
 from leporello.view.strip import Strip, StripWriter
 
 Key = tuple[str, int]  # a node of the loop, by name, and the step; 0 for states before the first step
@@ -154,23 +154,6 @@ def _chosen(diagram: Diagram, names: bool | Collection[str], argument: str) -> s
     if isinstance(names, bool):
         return {vertex.key for vertex in diagram.vertices} if names else set()
     return {key for name in names for key in keys_of_name(diagram, name, argument)}
-
-
-def keys_of_name(diagram: Diagram, name: str, argument: str) -> list[str]:
-    """Keys of the vertices with a name as the picture shows it, or as the cell's code has it."""
-    found = [
-        vertex.key
-        for vertex in diagram.vertices
-        if vertex.shape in ("circle", "box") and name in (str(vertex.name), vertex.key.partition(".")[2])
-    ]
-    if not found:
-        known = dict.fromkeys(str(vertex.name) for vertex in diagram.vertices if vertex.shape in ("circle", "box"))
-        raise ArgumentError(
-            f"the argument '{argument}' names what the picture does not show.",
-            came=repr(name),
-            expected="one of " + ", ".join(known),
-        )
-    return found
 
 
 def _head(spot: Spot, index: int) -> Name | None:

@@ -132,7 +132,7 @@ def _spot_size(spot: Spot, radius: float, operator_radius: float) -> HalfSize:
     if spot.shape == "point":
         return HalfSize(2.5, 2.5)
     if spot.shape == "card":
-        least = HalfSize(name_width(spot.name) / 2 + 8, radius)
+        least = HalfSize(name_width(spot.name) / 2 + 8, 14.0)
         card = card_numbers(spot)[0] if spot.numbers else least
         return HalfSize(max(card.x, least.x), max(card.y, least.y))
     text = name_width(spot.name) / 2

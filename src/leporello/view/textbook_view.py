@@ -6,7 +6,7 @@ a product with a parameter reads or that several other vertices read. Everything
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from torch import Tensor, fx
 
@@ -21,9 +21,11 @@ from leporello.view.diagram import (
     Edge,
     Vertex,
     VertexRole,
+    concatenated,
     delayed_sources,
     is_target,
     last_step_vertices,
+    pieces_of_product,
     unmasked_results,
     varying_values,
     with_distinct_names,
@@ -119,6 +121,10 @@ def _vertices(
         add(node, called["state", leaf], "state", f"state.{leaf}", leaf)
     for node, label in inner.items():
         add(node, label, "value", f"local.{node.name}", label)
+    for node in _joins(loop, vertices, varying):
+        key, tooltip = f"join.{node.name}", f"concatenated: {_size(node)}"
+        name = _join_name(loop, node, vertices)
+        vertices[node] = Vertex(key, name, shape="card", stepwise=node in stepwise, tooltip=tooltip, node=node.name)
     for node in _probabilities(loop, vertices) if wanted is True or (wanted and "ŷ" in wanted) else ():
         vertices[node] = Vertex("loss.ŷ", Name("ŷ"), tooltip=_size(node), node=node.name, through="exp")
     for port, node in outputs:
@@ -177,7 +183,8 @@ def _locals(
         if not label or node not in varying or node in vertices:
             continue
         is_wanted = wanted if isinstance(wanted, bool) else str(label) in wanted
-        if len(readers) > 1 or (is_wanted and readers) or _is_multiplied(node, varying):
+        is_multiplied = _is_multiplied(node, varying) and not _is_parted(node)
+        if len(readers) > 1 or (is_wanted and readers) or is_multiplied:
             chosen[node] = str(label)
     return dict(reversed(chosen.items()))
 
@@ -199,6 +206,49 @@ def _matrices(node: fx.Node, source: fx.Node, varying: set[fx.Node]) -> list[str
         return []
     fixed = [value for group in factors for value in group if value not in varying]
     return [name for value in fixed for name in _parameters(value)]
+
+
+def _factors(
+    node: fx.Node, vertices: Mapping[fx.Node, Vertex], varying: set[fx.Node]
+) -> list[tuple[fx.Node, list[str]]]:
+    """What an operator reads, each with the names of the parameters that multiply it.
+
+    Of [x, h] [W_xh; W_hh] these are x with W_xh and h with W_hh.
+    """
+    found = []
+    for source in node.all_input_nodes:
+        pieces = [] if source in vertices else pieces_of_product(node, source)
+        if pieces:
+            found += [(piece, _parameters(matrix)) for piece, matrix in pieces]
+        else:
+            found.append((source, _matrices(node, source, varying)))
+    return found
+
+
+def _is_parted(node: fx.Node) -> bool:
+    """Whether all that reads a concatenation multiplies each of its pieces by a matrix of its own."""
+    return all(pieces_of_product(user, node) for user in node.users)
+
+
+def _joins(loop: Loop, vertices: Mapping[fx.Node, Vertex], varying: set[fx.Node]) -> list[fx.Node]:
+    """Concatenations of several values, without a name, which are multiplied by one matrix as a whole."""
+    return [
+        node
+        for node in loop.nodes
+        if node not in vertices
+        and sum(piece in varying for piece in concatenated(node)) > 1
+        and _is_multiplied(node, varying)
+        and not _is_parted(node)
+    ]
+
+
+def _join_name(loop: Loop, node: fx.Node, vertices: Mapping[fx.Node, Vertex]) -> Name:
+    """[x, h] for the concatenation of x and h; "cat" where a piece has no vertex."""
+    sources = delayed_sources(loop, Role.RESET)
+    pieces = [sources[piece][0] if piece in sources else piece for piece in concatenated(node)]
+    if not all(piece in vertices for piece in pieces):
+        return Name("cat")
+    return Name(f"[{', '.join(str(vertices[piece].name) for piece in pieces)}]")
 
 
 def _flat(value: object) -> list[fx.Node]:
@@ -243,8 +293,8 @@ def _edges_into(
     while pending:
         here = max(pending, key=rank.__getitem__)
         pending.remove(here)
-        for source in here.all_input_nodes:
-            passed = along[here] | dict.fromkeys(_matrices(here, source, varying), here in stepwise)
+        for source, names in _factors(here, vertices, varying):
+            passed = along[here] | dict.fromkeys(names, here in stepwise)
             if source in vertices and not (source in sources and vertices[source].role == "value"):
                 paths.setdefault((source, 0), {}).update(passed)
             elif source in sources:

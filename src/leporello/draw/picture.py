@@ -5,12 +5,16 @@ A picture has no coordinates: `picture_layout` finds them, and the writers (`svg
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 Shape = Literal["circle", "box", "parameter", "operator", "point", "card"]
 Kind = Literal["forward", "gradient", "cut"]
+
+
+INDEXED = re.compile(r"((?:∂L/∂)?[^\W_]{1,3})_([^\W_]{1,4})('*)")  # W_xh, b_h, ∂L/∂h_t; not new_state
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,15 @@ class Name:
 
     def __str__(self) -> str:
         return f"{self.base}{self.below}" + (f"({self.time})" if self.time else "")
+
+    @property
+    def set(self) -> Name:
+        """The name as it is set in type: xh of `W_xh` is an index below, as is t of `h_t`."""
+        found = INDEXED.fullmatch(self.base)
+        if found is None:
+            return self
+        below = f"{found[2]},{self.below}" if self.below else found[2]
+        return Name(found[1] + found[3], below, self.time)
 
 
 @dataclass(frozen=True)

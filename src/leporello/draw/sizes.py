@@ -55,6 +55,7 @@ def _letter_width(letter: str) -> float:
 
 def name_width(name: Name) -> float:
     """Width of a name with its index and time."""
+    name = name.set
     small = name.below + (f"({name.time})" if name.time else "")
     return text_width(name.base, FONT_SIZE) + text_width(small, SMALL_FONT_SIZE)
 

@@ -193,7 +193,7 @@ def _cell(x: float, y: float, width: float, level: int, height: float = CELL_HEI
 def draw_names(names: tuple[Name, ...], x: float, y: float, size: float = FONT_SIZE, anchor: Anchor = "middle") -> str:
     """Names at a point: italic, each followed by its index, lowered, and its time."""
     inner, is_lowered = [], False
-    for index, name in enumerate(names):
+    for index, name in enumerate(name.set for name in names):
         parts = [("", ", " if index else ""), ("", name.base), ("below", name.below)]
         parts.append(("small", f"({name.time})" if name.time else ""))
         for kind, text in parts:

@@ -97,7 +97,10 @@ def _lines_on_lines(layout: PictureLayout) -> list[str]:
     """Parallel segments of lines that have neither source nor kind in common."""
     found = []
     flat = [(routed, segment) for routed in layout.routed for segment in segments(routed.points) if not routed.slanted]
+    sums = {spot.id for spot in layout.picture.spots if spot.rail}
     for (one, a), (other, b) in combinations(flat, 2):
+        if one.line.target == other.line.target and one.line.target in sums:
+            continue  # what is added up comes together
         same = (one.line.source, one.line.kind) == (other.line.source, other.line.kind)
         if one is other or same or (one.line.kind != "forward" and other.line.kind != "forward"):
             continue  # gradients come together where their arrows parted

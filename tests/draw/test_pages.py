@@ -42,6 +42,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "elman": lambda: elman().svg(),
     "elman-strip": lambda: elman().unfold(3).svg(),
     "elman-operators": lambda: lp.fold(lp.Elman(3, 4, 2), X).svg("operators"),
+    "shared": lambda: elman().unfold(3).svg("operators", shared=True, times="numbers"),
     "function": lambda: lp.fold(lp.RNN(3, 4), X).svg("function"),
     "function-strip": lambda: lp.fold(lp.RNN(3, 4), X).unfold(3).svg("function"),
     "truncated": lambda: elman().unfold(6).svg(gradient=lp.Truncated(3)),

@@ -63,6 +63,8 @@ class Spot:
     place    which value of the step it is: the same in every column
     column   the time step it belongs to, counted from the left
     above    whether it is drawn above its readers, as targets are
+    rail     whether it belongs to all columns: its lines run along a row of its own, which is at the bottom for what
+             every step reads, at the top for what every step adds to
     dashed   whether it only hints at a step that is not drawn
     tint     a key of the picture's legend
     numbers  what is written on a card
@@ -76,6 +78,7 @@ class Spot:
     shape: Shape = "circle"
     above: bool = False
     dashed: bool = False
+    rail: bool = False
     tint: str = ""
     tooltip: str = ""
     numbers: tuple[Numbers, ...] = ()

@@ -105,6 +105,7 @@ def strip_picture(
     ends: bool | None = None,
     shown: tuple[int, int] | None = None,
     whole: bool = False,
+    shared: bool = False,
     backward: bool = False,
     gradient: Any = None,
     crossing: Sequence[float] | None = None,
@@ -117,13 +118,14 @@ def strip_picture(
     ends       whether dashed spots hint at what comes before and after; by default unless steps are numbered
     shown      how many first and last steps are drawn; by default (3, 3) of a strip of more than seven, else all
     whole      draw every step, however many
+    shared     draw each parameter once, with arrows to every step that reads it, and the sum ΣL of the losses
     backward   add the gradient's arrows
     gradient   a gradient method: add the arrows it follows, and mark those it cuts
     crossing   what the method passes from step to step, where that is known already
     captions   words beside the spots of some values, one for each step: {"x": "machin", "o": "achine"}
     """
     _check_options(times, shown)
-    strip = Strip.of(steps, bool(view.last_step_only), times, ends, shown, whole=whole)
+    strip = Strip.of(steps, bool(view.last_step_only), times, ends, shown, whole=whole, shared=shared)
     picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_description(name, view, steps))
     picture = with_captions(picture, view, strip, captions or {})
     if not backward and gradient is None:

@@ -95,6 +95,7 @@ class UnfoldedLoop(Unfolding, Drawable):
         times      "around" writes t-1, t, t+1; "end" calls the last step t; "numbers" counts from 1
         ends       whether dashed spots hint at what comes before and after
         shown      how many first and last steps are drawn, by default (3, 3) of more than seven; whole=True draws all
+        shared     draw each parameter once, with arrows to every step that reads it, and the sum ΣL of the losses
         backward   add the gradient's arrows, from right to left
         gradient   a gradient method: mark the arrows that it cuts
         captions   words beside the spots of some values, one for each step, below inputs and above the rest:
@@ -127,7 +128,7 @@ class UnfoldedLoop(Unfolding, Drawable):
         inner = True in names or [name for chosen in names if not isinstance(chosen, bool) for name in chosen]
         view = diagram(self.loop, detail, is_unfolded=True, inner=inner)
         picture = strip_picture(self.loop.name, view, self.steps, times=times, crossing=crossing, **options)
-        layout = ("ends", "shown", "whole")
+        layout = ("ends", "shown", "whole", "shared")
         chosen = {name: option for name, option in options.items() if name in layout}
         strip = Strip.of(self.steps, bool(view.last_step_only), times, **chosen)
         return with_numbers(picture, view, strip, run, values=values, gradients=gradients, digits=digits)

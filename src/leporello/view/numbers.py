@@ -17,7 +17,7 @@ from leporello.draw.picture import LEVELS, Name, Numbers, Picture, Spot
 from leporello.errors import ArgumentError
 from leporello.loop.unfold import Unfolding
 from leporello.view.diagram import Diagram, Vertex, keys_of_name
-from leporello.view.strip import Strip, StripWriter
+from leporello.view.strip import TOTAL, Strip, StripWriter
 
 Key = tuple[str, int]  # a node of the loop, by name, and the step; 0 for states before the first step
 MAX_ROWS, MAX_COLUMNS, MAX_NUMBERS = 8, 6, 24  # of a vector or matrix that is written; of larger ones the shape is
@@ -26,10 +26,14 @@ MAX_PLAIN, MIN_PLAIN = 1e5, 1e-4  # larger and smaller numbers have an exponent
 
 @dataclass(frozen=True)
 class RunValues:
-    """Values and gradients of a run by node and step; gradients are of the sum of all steps' losses, over all rows."""
+    """Values and gradients of a run by node and step; gradients are of the sum of all steps' losses, over all rows.
+
+    total   that sum for each row; None without a loss
+    """
 
     values: Mapping[Key, Tensor]
     gradients: Mapping[Key, Tensor]
+    total: Tensor | None = None
 
 
 def values_of_run(strip: Unfolding, *, gradients: bool, crossing: Sequence[float] | None = None) -> RunValues:
@@ -51,18 +55,18 @@ def values_of_run(strip: Unfolding, *, gradients: bool, crossing: Sequence[float
     (run,) = strip.recorded
     with torch.set_grad_enabled(gradients):
         inputs = [_leaf(value) if gradients else value for value in run.inputs]
-        values = strip.evaluated(run.batch, inputs, crossing)
+        evaluated = strip.evaluated(run.batch, inputs, crossing)
         known = {
             (str(node.meta["origin"]), int(node.meta["time"])): value
-            for node, value in values.items()
+            for node, value in evaluated.items()
             if node.meta.get("time") is not None and isinstance(value, Tensor)
         }
-        found: dict[Key, Tensor] = {}
-        if gradients and losses is not None:
-            origin = strip.loop.results[losses].name
-            total = sum(value.sum() for (name, _), value in known.items() if name == origin)
-            found = _gradients(total, known)
-    return RunValues({key: value.detach() for key, value in known.items()}, found)
+        origin = None if losses is None else strip.loop.results[losses].name
+        of_steps = [value for (name, _), value in known.items() if name == origin]
+        total = torch.stack(of_steps).sum(0) if of_steps else None
+        found = _gradients(total.sum(), known) if gradients and total is not None else {}
+    values = {key: value.detach() for key, value in known.items()}
+    return RunValues(values, found, None if total is None else total.detach())
 
 
 def _has_loss(strip: Unfolding) -> bool:
@@ -73,10 +77,10 @@ def _leaf(value: Tensor) -> Tensor:
     return value.detach().requires_grad_() if value.is_floating_point() or value.is_complex() else value
 
 
-def _gradients(total: object, known: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+def _gradients(total: Tensor, known: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """The gradient of the total with respect to each value; zero where it does not depend on it."""
     wanted = {key: value for key, value in known.items() if value.requires_grad}
-    if not isinstance(total, Tensor) or not total.requires_grad:
+    if not total.requires_grad:
         return {key: torch.zeros_like(value) for key, value in wanted.items()}
     found = torch.autograd.grad(total, list(wanted.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(wanted, found, strict=True))
@@ -102,6 +106,10 @@ def with_numbers(
     shown = _chosen(diagram, values, "values"), _chosen(diagram, gradients, "gradients")
     tensors: dict[str, tuple[Tensor | None, Tensor | None]] = {}
     for spot in picture.spots:
+        if spot.place == TOTAL and run.total is not None and values is not False:
+            tensors[spot.id] = (run.total, None)
+        if spot.place not in vertices:
+            continue
         vertex, step = vertices[spot.place], columns[spot.column].step
         key = _key(vertex, step, dashed=spot.dashed)
         if key is not None and spot.shape in ("circle", "box"):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.draw.picture import Line, Name, Picture, Spot
+from leporello.draw.sizes import names_width, text_width
 from leporello.draw.svg import FONT, STYLE, svg
 from tests.draw.hostile import HOSTILE
 
@@ -187,3 +188,25 @@ def test_cut_gradients_are_barred_at_the_border_of_a_window() -> None:
     assert drawn.count('class="bars"') == 2  # the call's beginning, and between steps 3 and 4
     assert drawn.count('class="line border"') == 2
     assert loop.unfold(6).svg(backward=True).split("</style>")[1].count('class="bars"') == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "base", "index"),
+    [("W_xh", "W", "xh"), ("b_h", "b", "h"), ("h_t'", "h'", "t"), ("rnn_ih", "rnn", "ih"), ("∂L/∂h_t", "∂L/∂h", "t")],
+)
+def test_letters_after_an_underscore_are_an_index(written: str, base: str, index: str) -> None:
+    spots = (Spot("1", Name("x"), "a"), Spot("2", Name("h"), "b"))
+    drawn = svg(Picture("", "", spots, (Line("1", "2", (Name(written), Name("V", "0"))),)))
+    assert f'>{base}<tspan class="small" dy="3">{index}</tspan><tspan dy="-3">, </tspan>V' in drawn
+    assert names_width((Name(written),)) < text_width(written, 16)
+
+
+@pytest.mark.parametrize("written", ["new_state", "from_x", "_x", "x_", "a_b_c", "W_hidden"])
+def test_longer_words_with_underscores_stay_as_they_are(written: str) -> None:
+    assert Name(written).set == Name(written)
+    assert written in texts(svg(Picture("", "", (Spot("1", Name(written), "a"),), ())))
+
+
+def test_an_index_of_a_name_comes_before_that_of_its_layer() -> None:
+    assert Name("W_xh", "0").set == Name("W", "xh,0")
+    assert str(Name("W_xh", "0")) == "W_xh0"

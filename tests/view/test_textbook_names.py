@@ -73,7 +73,7 @@ def test_layers_of_a_sequential_are_indices() -> None:
             h = torch.tanh(self.net(torch.cat([x, h], -1)))
             return h, h
 
-    assert said(lp.fold(Deep(), X).picture()) == lines("x -> h: net0, net2; h -> h: net0, net2, 1 later")
+    assert said(lp.fold(Deep(), X).picture()) == lines("x -> [x, h]; h -> [x, h]: 1 later; [x, h] -> h: net0, net2")
 
 
 def test_a_state_called_like_the_input_gets_a_prime() -> None:

@@ -80,7 +80,13 @@ class ColumnRoutes:
 
     def of(self, source: Spot, target: Spot) -> ColumnRoute:
         """The route of a line between two spots of different columns."""
-        return self.between[source.place, target.place, target.column - source.column]
+        return self.between[route_key(source, target)]
+
+
+def route_key(source: Spot, target: Spot) -> RouteKey:
+    """What lines with the same route have in common; along a rail it is the same to and from every column."""
+    span = target.column - source.column
+    return (source.place, target.place, 1 if span and (source.rail or target.rail) else span)
 
 
 def route_columns(picture: Picture, layout: ColumnLayout) -> ColumnRoutes:
@@ -100,9 +106,8 @@ def _route_between(routes: ColumnRoutes, picture: Picture, layout: ColumnLayout)
     label_widths: dict[RouteKey, float] = {}
     for line in picture.lines:
         start, end = spots[line.source], spots[line.target]
-        span = end.column - start.column
-        if line.kind == "forward" and span:
-            key = (start.place, end.place, span)
+        key = route_key(start, end)
+        if line.kind == "forward" and key[2]:
             label_widths[key] = max(label_widths.get(key, 0.0), names_width(line.names))
     if not label_widths:
         routes.gap = MIN_GAP

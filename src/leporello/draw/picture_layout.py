@@ -9,11 +9,12 @@ from leporello.draw.column_layout import ColumnLayout, horizontal_runs, layout_c
 from leporello.draw.column_routing import ColumnRoutes, route_columns
 from leporello.draw.picture import Line, Picture, Spot
 from leporello.draw.polylines import Point, parallel, simplified
-from leporello.draw.sizes import HalfSize
+from leporello.draw.sizes import CAPTION_FONT_SIZE, HalfSize, text_width
 
 MARGIN = 14.0  # around the picture
 ROW_GAP = 22.0  # between two rows without a label between them
 LABELLED_ROW_GAP = 38.0  # with one
+RAIL_GAP = 10.0  # between two rows of rails
 FAN_GAP = 36.0  # added where lines fan out
 TRACK_PITCH = 11.0  # between two horizontal tracks
 GRADIENT_OFFSET = 6.0  # from an arrow to the gradient's arrow beside it
@@ -91,9 +92,10 @@ def _row_positions(picture: Picture, column: ColumnLayout, routes: ColumnRoutes)
     """y of each row from the bottom, and the height of the picture."""
     half_heights = [column.half_height(row) for row in range(column.rows)]
     labelled = _labelled_gaps(picture, column)
+    rails = {column.row[spot.place] for spot in picture.spots if spot.rail}
     heights = [MARGIN + (half_heights[0] if half_heights else 0)]
     for row in range(1, column.rows):
-        gap = LABELLED_ROW_GAP if row - 1 in labelled else ROW_GAP
+        gap = LABELLED_ROW_GAP if row - 1 in labelled else RAIL_GAP if {row - 1, row} <= rails else ROW_GAP
         gap += FAN_GAP if row in routes.fans else 0
         gap += TRACK_PITCH * (max(0, column.tracks_above(row - 1) - 1) + routes.above[row - 1])
         heights.append(heights[-1] + half_heights[row - 1] + gap + half_heights[row])
@@ -110,12 +112,16 @@ def _labelled_gaps(picture: Picture, column: ColumnLayout) -> set[int]:
         if line.names and line.kind == "forward":
             low, high = sorted((column.row[spots[line.source].place], column.row[spots[line.target].place]))
             gaps |= {high - 1, low}
+    for spot in picture.spots:
+        if spot.caption:
+            gaps.add(column.row[spot.place] - spot.caption_below)
     return gaps
 
 
 def _column_positions(picture: Picture, column: ColumnLayout, routes: ColumnRoutes) -> tuple[list[float], float]:
     """x of the middle of each column, and the width of the picture."""
-    pitch = column.right - column.left + routes.gap
+    captions = max((text_width(spot.caption, CAPTION_FONT_SIZE) for spot in picture.spots), default=0.0)
+    pitch = max(column.right - column.left + routes.gap, 2 * captions + 20 if captions else 0.0)
     first = MARGIN - _column_sides(picture, column, 0)[0]
     columns = [first + pitch * index for index in range(picture.columns)]
     return columns, columns[-1] + _column_sides(picture, column, picture.columns - 1)[1] + routes.right + MARGIN
@@ -183,7 +189,8 @@ class _Router:
         y = target.y + route.port
         start = (source.x + sign * source.half.x, source.y)
         end = (target.x - sign * _border_x(target, route.port), y)
-        gap = self._gap(source.spot.column, sign) + sign * route.track
+        turn = target.spot.column - sign if source.spot.rail else source.spot.column
+        gap = self._gap(turn, sign) + sign * route.track
         points = [start, (gap, source.y)]
         if route.bus is not None:
             level = self._bus(route.bus, source.spot.column)

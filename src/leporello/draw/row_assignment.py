@@ -6,6 +6,7 @@ A place with lines to or from other columns has its row to itself, so that those
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 from leporello.draw.picture import Picture
@@ -50,14 +51,31 @@ def timed_places(picture: Picture) -> set[str]:
 
 
 def assign_rows(picture: Picture) -> list[list[str]]:
-    """The rows of a column from the bottom, each with its places."""
+    """The rows of a column from the bottom, each with its places; rails below and above all others."""
+    rails = {spot.id for spot in picture.spots if spot.rail}
+    if rails:
+        sources = {line.source for line in picture.lines if line.kind == "forward"}
+        rest = replace(
+            picture,
+            spots=tuple(spot for spot in picture.spots if not spot.rail),
+            lines=tuple(line for line in picture.lines if not {line.source, line.target} & rails),
+        )
+        timed = timed_places(picture)
+        below = [spot.place for spot in picture.spots if spot.rail and spot.id in sources]
+        above = [spot.place for spot in picture.spots if spot.rail and spot.id not in sources]
+        return [*([place] for place in below[::-1]), *_rows(rest, timed), *([place] for place in above)]
+    return _rows(picture, timed_places(picture))
+
+
+def _rows(picture: Picture, timed: set[str]) -> list[list[str]]:
+    """The rows of the places that are no rails; those in `timed` have one each."""
     places, pairs = places_of(picture), lines_within(picture)
     above = {spot.place for spot in picture.spots if spot.above}
     layer = _layers([place for place in places if place not in above], pairs)
     for place in [place for place in places if place in above]:
         readers = [layer[target] for source, target in pairs if source == place and target in layer]
         layer[place] = 1 + max(readers, default=max(layer.values(), default=0))
-    rows = _split_layers(places, layer, timed_places(picture))
+    rows = _split_layers(places, layer, timed)
     return _reordered(rows, pairs, lines_between_columns(picture), above)
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 from torch import fx
 
 from leporello.draw.picture import Name, Shape
+from leporello.errors import ArgumentError
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
@@ -26,6 +27,9 @@ class Vertex:
 
     key        identifies it in the diagram
     stepwise   whether it must be computed step by step
+    node       the name of the loop's node that has this value
+    before     the same before the first step, of a state
+    through    "exp" where the value is the exponential of the node's
     """
 
     key: str
@@ -34,6 +38,9 @@ class Vertex:
     shape: Shape = "circle"
     stepwise: bool = False
     tooltip: str = ""
+    node: str = ""
+    before: str = ""
+    through: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,23 @@ class Diagram:
 
     def vertex(self, key: str) -> Vertex:
         return next(vertex for vertex in self.vertices if vertex.key == key)
+
+
+def keys_of_name(diagram: Diagram, name: str, argument: str) -> list[str]:
+    """Keys of the vertices with a name as the picture shows it, or as the cell's code has it."""
+    found = [
+        vertex.key
+        for vertex in diagram.vertices
+        if vertex.shape in ("circle", "box") and name in (str(vertex.name), vertex.key.partition(".")[2])
+    ]
+    if not found:
+        known = dict.fromkeys(str(vertex.name) for vertex in diagram.vertices if vertex.shape in ("circle", "box"))
+        raise ArgumentError(
+            f"the argument '{argument}' names what the picture does not show.",
+            came=repr(name),
+            expected="one of " + ", ".join(known),
+        )
+    return found
 
 
 def delayed_sources(loop: Loop, *without: Role) -> dict[fx.Node, tuple[fx.Node, int]]:
@@ -133,11 +157,40 @@ def with_distinct_names(vertices: Iterable[Vertex]) -> list[Vertex]:
     taken: set[Name] = set()
     for vertex in sorted(in_order, key=lambda vertex: not vertex.key.startswith("output.")):
         name = vertex.name
-        while name in taken:
+        while name in taken and vertex.shape == "circle":
             name = replace(name, base=name.base + "'")
         taken.add(name)
         renamed[vertex.key] = replace(vertex, name=name)
     return [renamed[vertex.key] for vertex in in_order]
+
+
+def concatenated(node: fx.Node) -> list[fx.Node]:
+    """The values that an operator concatenates along their last axis; [] for other operators."""
+    if node.op != "call_function" or operator_name(node) != "cat":
+        return []
+    pieces, axes = list(node.args[0]), node.meta["val"].dim()  # type: ignore[arg-type]
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    return pieces if axis % axes == axes - 1 else []
+
+
+def pieces_of_product(node: fx.Node, source: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
+    """The pieces of a concatenation, each with the matrix that multiplies it: those of [x, h] [W_xh; W_hh].
+
+    [] where `node` is no product of the concatenation `source` with one of as many matrices that fit its pieces.
+    """
+    pieces, factors = concatenated(source), {"mm": (0, 1), "addmm": (1, 2)}.get(operator_name(node))
+    if not pieces or factors is None or node.args[factors[0]] is not source:
+        return []
+    matrix, axis = node.args[factors[1]], 0  # along which its rows are multiplied
+    while isinstance(matrix, fx.Node) and operator_name(matrix) in ("permute", "transpose", "t"):
+        matrix, axis = matrix.args[0], 1 - axis
+    if not isinstance(matrix, fx.Node) or matrix.op != "call_function" or operator_name(matrix) != "cat":
+        return []
+    along = matrix.args[1] if len(matrix.args) > 1 else matrix.kwargs.get("dim", 0)
+    matrices: list[fx.Node] = list(matrix.args[0])  # type: ignore[arg-type]
+    sizes = [piece.meta["val"].shape[-1] for piece in pieces]
+    fits = along % 2 == axis and [one.meta["val"].shape[axis] for one in matrices] == sizes  # type: ignore[operator]
+    return list(zip(pieces, matrices, strict=True)) if fits else []
 
 
 def is_target(port: Port) -> bool:

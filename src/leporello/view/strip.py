@@ -6,17 +6,19 @@ and after. `with_gradient` adds the arrows that a gradient follows back through 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from leporello.draw.picture import Line, Name, Picture, Spot
-from leporello.view.diagram import Diagram, Edge, Vertex
+from leporello.errors import ArgumentError
+from leporello.view.diagram import Diagram, Edge, Vertex, keys_of_name
 
 Times = Literal["around", "end", "numbers"]
 MAX_STEPS_AROUND_T = 3  # longer strips are numbered
 MAX_STEPS_DRAWN = 7  # longer strips have a gap
 STEPS_BESIDE_GAP = 3  # drawn before and after the gap
+LOSS, TOTAL = "output.L", "total.L"  # keys of the loss of a step, and of the sum of all
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,14 @@ class Strip:
     times   "around": t-1, t, t+1; "end": the last is t; "numbers": from 1
     ends    whether dashed spots hint at what comes before and after
     shown   how many first and last steps are drawn; None for all
+    shared  whether each parameter is drawn once, for all steps, and the sum of their losses too
     """
 
     steps: int
     times: Times
     ends: bool
     shown: tuple[int, int] | None
+    shared: bool = False
 
     @staticmethod
     def of(
@@ -54,6 +58,7 @@ class Strip:
         shown: tuple[int, int] | None = None,
         *,
         whole: bool = False,
+        shared: bool = False,
     ) -> Strip:
         """The strip with defaults for what is None: short strips around t, long ones numbered and with a gap.
 
@@ -66,7 +71,7 @@ class Strip:
             shown = (STEPS_BESIDE_GAP, STEPS_BESIDE_GAP)
         if shown is not None and sum(shown) >= steps:
             shown = None
-        return Strip(steps, times, (times != "numbers") if ends is None else ends, shown)
+        return Strip(steps, times, (times != "numbers") if ends is None else ends, shown, shared)
 
     def columns(self) -> list[Column]:
         """The steps that are drawn, with a gap for the others."""
@@ -118,6 +123,7 @@ def _tint(stepwise: bool) -> str:
 def unfolded(diagram: Diagram, strip: Strip, title: str, description: str) -> Picture:
     """The unfolded picture: a column per step, with delays as lines from column to column."""
     writer = StripWriter(diagram, strip)
+    writer.write_shared()
     for index, column in enumerate(writer.columns):
         writer.write(index, column)
     captions = dict.fromkeys(writer.gaps, f"… {strip.hidden} steps …")
@@ -130,6 +136,8 @@ class StripWriter:
     opens, closes   whether there is a column for what comes before the first step, and after the last
     first, last     the columns of the first and the last step
     gaps            columns that stand for steps that are not drawn
+    shared          keys of the parameters that are drawn once, in the column before the first step
+    sums            whether the losses of all steps are added up, in the column after the last step
     """
 
     def __init__(self, diagram: Diagram, strip: Strip) -> None:
@@ -137,20 +145,38 @@ class StripWriter:
         steps = strip.columns()
         ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
         begins, hints = strip.ends or strip.times == "numbers", strip.ends and strip.times != "end"
-        self.opens = (False in ways and begins) or (True in ways and hints)
-        self.closes = (True in ways and begins) or (False in ways and hints)
+        self.shared = {vertex.key for vertex in diagram.vertices if strip.shared and vertex.role == "parameter"}
+        losses = {vertex.key for vertex in diagram.vertices} - diagram.last_step_only
+        self.sums = strip.shared and LOSS in losses
+        self.hints_before = (False in ways and begins) or (True in ways and hints)
+        self.hints_after = (True in ways and begins) or (False in ways and hints)
+        self.opens = self.hints_before or bool(self.shared)
+        self.closes = self.hints_after or self.sums
         self.columns = [*[Column("...")] * self.opens, *steps, *[Column("...")] * self.closes]
         self.first, self.last = int(self.opens), int(self.opens) + len(steps) - 1
         self.gaps = [index for index in range(self.first, self.last + 1) if self.columns[index].step is None]
         self.spots: dict[str, Spot] = {}
         self.lines: dict[tuple[str, str, tuple[Name, ...]], Line] = {}
 
+    def write_shared(self) -> None:
+        """Add what all steps have in common: parameters, and the sum of their losses."""
+        for vertex in self.diagram.vertices:
+            if vertex.key in self.shared:
+                self.spots[vertex.key] = replace(_spot(vertex, vertex.key, 0), rail=True)
+        if self.sums:
+            shape = self.diagram.vertex(LOSS).shape
+            self.spots[TOTAL] = Spot(TOTAL, Name("ΣL"), TOTAL, len(self.columns) - 1, shape, rail=True)
+
     def write(self, index: int, column: Column) -> None:
         """Add the spots of a column, and the lines that lead into it."""
         if self.first <= index <= self.last:
             for vertex in self.diagram.vertices:
+                if vertex.key in self.shared:
+                    continue
                 if vertex.key not in self.diagram.last_step_only or self._is_end(index):
                     self._place(vertex, index, column.time)
+            if self.sums:
+                self._line(Edge(LOSS, TOTAL), f"{LOSS}@{index}", TOTAL)
         for edge in self.diagram.edges:
             if edge.target in self.diagram.last_step_only and not self._is_end(index):
                 continue
@@ -170,18 +196,23 @@ class StripWriter:
         inside = self.first <= index <= self.last
         if not edge.delay:
             if inside:
-                self._line(edge, f"{edge.source}@{index}", f"{edge.target}@{index}")
+                source = edge.source if edge.source in self.shared else f"{edge.source}@{index}"
+                self._line(edge, source, f"{edge.target}@{index}")
             return
         if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
             return  # no edge into what comes before; one arrow hints at what comes after
         source = self._source(index, edge)
-        if source is None:
+        if source is None or not (self._is_hinted(index) and self._is_hinted(source)):
             return
         if not inside:
             self._hint(edge.target, index, edge)
         if not self.first <= source <= self.last:
             self._hint(edge.source, source, edge)
         self._line(edge, f"{edge.source}@{source}", f"{edge.target}@{index}")
+
+    def _is_hinted(self, index: int) -> bool:
+        """Whether a column may have spots of steps: it is one, or what comes before or after is hinted at in it."""
+        return self.hints_before if index < self.first else self.hints_after if index > self.last else True
 
     def _beginning(self, edge: Edge) -> int:
         """The column before all steps, in the direction of an edge."""
@@ -225,6 +256,45 @@ class StripWriter:
             self.lines[key] = Line(source, target, edge.names, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
 
 
+def with_captions(
+    picture: Picture, diagram: Diagram, strip: Strip, captions: Mapping[str, Sequence[object]]
+) -> Picture:
+    """Write words beside the spots of some values: below inputs, above all else.
+
+    captions   by name of a value, a word for each step; for what only the last step has, one word
+    """
+    columns = StripWriter(diagram, strip).columns
+    roles = {vertex.key: vertex.role for vertex in diagram.vertices}
+    words: dict[str, list[str]] = {}
+    for name, said in captions.items():
+        for key in keys_of_name(diagram, name, "captions"):
+            count = 1 if key in diagram.last_step_only else strip.steps
+            if not isinstance(said, Sequence) or len(said) != count:
+                raise ArgumentError(
+                    f"the captions of '{name}' are not as many as its steps.",
+                    came=f"{len(said)} words" if isinstance(said, Sequence) else type(said).__name__,
+                    expected=f"a list of {count}",
+                    tries=f'captions={{"{name}": [...]}} with a word for each step of the strip',
+                )
+            words[key] = [_visible(str(word)) for word in said]
+    spots = []
+    for spot in picture.spots:
+        step = columns[spot.column].step
+        if spot.place in words and step is not None:
+            word = words[spot.place][-1 if spot.place in diagram.last_step_only else step - 1]
+            spot = replace(spot, caption=word, caption_below=roles[spot.place] == "input")
+        spots.append(spot)
+    return replace(picture, spots=tuple(spots))
+
+
+def _visible(word: str) -> str:
+    """A word with signs for what has no letters: spaces at its ends, line breaks and tabulators."""
+    inner = word.strip(" ")
+    left, right = len(word) - len(word.lstrip(" ")), len(word) - len(word.rstrip(" "))
+    spaced = "␣" * left + inner + "␣" * right if inner else "␣" * len(word)
+    return spaced.replace("\n", "↵").replace("\t", "⇥")
+
+
 def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Sequence[float]) -> Picture:
     """Add the gradient's arrows, against the others: from the loss, or all outputs, back to what they depend on.
 
@@ -239,6 +309,9 @@ def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Se
     added, followed = [], []
     for line in picture.lines:
         source, target = place[line.source], place[line.target]
+        if source.rail or target.rail:  # no window is between a step and what all steps share
+            added += [Line(line.target, line.source, kind="gradient")] if line.target in relevant else []
+            continue
         if roles[source.place] in ("input", "target") or line.target not in relevant:
             continue
         ends = sorted((source.column, target.column))
@@ -266,7 +339,7 @@ def _weights_back(writer: StripWriter, crossing: Sequence[float]) -> dict[int, f
 
 def _spots_with_gradient(picture: Picture) -> set[str]:
     """Ids of the spots that the loss, or what comes after, depends on; without a loss all of them."""
-    losses = [spot.id for spot in picture.spots if spot.place == "output.L"]
+    losses = [spot.id for spot in picture.spots if spot.place in (LOSS, TOTAL)]
     if not losses:
         return {spot.id for spot in picture.spots}
     before: dict[str, list[str]] = {}

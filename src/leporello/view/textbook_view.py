@@ -6,6 +6,8 @@ a product with a parameter reads or that several other vertices read. Everything
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from torch import Tensor, fx
 
 from leporello.draw.picture import Name
@@ -19,9 +21,11 @@ from leporello.view.diagram import (
     Edge,
     Vertex,
     VertexRole,
+    concatenated,
     delayed_sources,
     is_target,
     last_step_vertices,
+    pieces_of_product,
     unmasked_results,
     varying_values,
     with_distinct_names,
@@ -49,11 +53,15 @@ FACTORS = {
 }
 
 
-def textbook_diagram(loop: Loop) -> Diagram:
-    """The vertices of a step, and an edge wherever one is read for another."""
+def textbook_diagram(loop: Loop, inner: bool | Collection[str] = False) -> Diagram:
+    """The vertices of a step, and an edge wherever one is read for another.
+
+    inner   whether all named values of the step have vertices, and the probabilities ŷ inside a cross-entropy; or the
+            names of those that have
+    """
     varying = varying_values(loop)
     stepwise = values_on_cycles(loop)
-    vertices = _vertices(loop, varying, stepwise)
+    vertices = _vertices(loop, varying, stepwise, inner)
     matrices = display_names(port.name for port in loop.inputs if port.kind == "invariant")
     edges = []
     for node in vertices:
@@ -78,7 +86,9 @@ def _last_step_only(loop: Loop, edges: list[Edge]) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict[fx.Node, Vertex]:
+def _vertices(
+    loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node], wanted: bool | Collection[str]
+) -> dict[fx.Node, Vertex]:
     """The vertex of each value that has one, in the order of inputs, states, locals, outputs."""
     vertices: dict[fx.Node, Vertex] = {}
     called = labels(loop)
@@ -90,23 +100,33 @@ def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict
     outputs = [(port, node) for port, node in results if port.kind == "sequence"]
     ends = {node: port.name for port, node in outputs if node not in states and node in varying}
     known = {*(node for _, node in inputs), *states, *(node for _, node in outputs)}
-    inner = _locals(loop, known, varying)
+    inner = _locals(loop, known, varying, wanted)
     names = display_names([*called.values(), *inner.values()])
 
     def add(node: fx.Node, label: str, role: VertexRole, key: str, whole: str) -> None:
         if node not in vertices:
             size = _size(node) if str(names[label]) == whole else f"{whole}: {_size(node)}"
-            vertices[node] = Vertex(key, names[label], role, stepwise=node in stepwise, tooltip=size)
+            before = loop.delays[whole][1].name if role == "state" else ""
+            vertices[node] = Vertex(
+                key, names[label], role, stepwise=node in stepwise, tooltip=size, node=node.name, before=before
+            )
 
     for port, node in inputs:
         if is_target(port):
-            vertices[node] = Vertex(f"input.{port.name}", Name("y"), "target", tooltip="the true value")
+            key, whole = f"input.{port.name}", "the true value"
+            vertices[node] = Vertex(key, Name("y"), "target", tooltip=whole, node=node.name)
         elif not port.is_added:
             add(node, called["input", port.name], "input", f"input.{port.name}", port.name)
     for node, leaf in states.items():
         add(node, called["state", leaf], "state", f"state.{leaf}", leaf)
     for node, label in inner.items():
         add(node, label, "value", f"local.{node.name}", label)
+    for node in _joins(loop, vertices, varying):
+        key, tooltip = f"join.{node.name}", f"concatenated: {_size(node)}"
+        name = _join_name(loop, node, vertices)
+        vertices[node] = Vertex(key, name, shape="card", stepwise=node in stepwise, tooltip=tooltip, node=node.name)
+    for node in _probabilities(loop, vertices) if wanted is True or (wanted and "ŷ" in wanted) else ():
+        vertices[node] = Vertex("loss.ŷ", Name("ŷ"), tooltip=_size(node), node=node.name, through="exp")
     for port, node in outputs:
         if ends.get(node) == port.name:
             add(node, called["output", port.name], "value", f"output.{port.name}", port.name)
@@ -126,8 +146,32 @@ def _states(loop: Loop, results: list[tuple[Port, fx.Node]]) -> dict[fx.Node, st
     return found
 
 
-def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[fx.Node, str]:
-    """Named values that a product with a parameter reads, or that several vertices read; each with its name."""
+def _probabilities(loop: Loop, vertices: dict[fx.Node, Vertex]) -> list[fx.Node]:
+    """The logarithm of softmax inside the loss: what only L reads, and no variable of the step."""
+    loss = next((node for port, node in zip(loop.outputs, loop.results, strict=True) if port.name == "L"), None)
+    others = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.name != "L"]
+    read = _ancestors(others)
+    within = _ancestors([loss] if loss is not None else []) - read - set(vertices)
+    return [node for node in loop.nodes if node in within and operator_name(node) == "_log_softmax"][:1]
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from."""
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def _locals(
+    loop: Loop, vertices: set[fx.Node], varying: set[fx.Node], wanted: bool | Collection[str]
+) -> dict[fx.Node, str]:
+    """Named values that are wanted, that a product with a parameter reads, or that several vertices read; each with
+    its name."""
     read_by: dict[fx.Node, set[fx.Node]] = {}  # for each value the vertices that read it, through others without vertex
     chosen: dict[fx.Node, str] = {}
     for node in reversed(loop.nodes):
@@ -136,7 +180,11 @@ def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[f
             readers |= {user} if user in vertices or user in chosen else read_by.get(user, set())
         read_by[node] = readers
         label = node.meta.get("label")
-        if label and node in varying and node not in vertices and (len(readers) > 1 or _is_multiplied(node, varying)):
+        if not label or node not in varying or node in vertices:
+            continue
+        is_wanted = wanted if isinstance(wanted, bool) else str(label) in wanted
+        is_multiplied = _is_multiplied(node, varying) and not _is_parted(node)
+        if len(readers) > 1 or (is_wanted and readers) or is_multiplied:
             chosen[node] = str(label)
     return dict(reversed(chosen.items()))
 
@@ -158,6 +206,49 @@ def _matrices(node: fx.Node, source: fx.Node, varying: set[fx.Node]) -> list[str
         return []
     fixed = [value for group in factors for value in group if value not in varying]
     return [name for value in fixed for name in _parameters(value)]
+
+
+def _factors(
+    node: fx.Node, vertices: Mapping[fx.Node, Vertex], varying: set[fx.Node]
+) -> list[tuple[fx.Node, list[str]]]:
+    """What an operator reads, each with the names of the parameters that multiply it.
+
+    Of [x, h] [W_xh; W_hh] these are x with W_xh and h with W_hh.
+    """
+    found = []
+    for source in node.all_input_nodes:
+        pieces = [] if source in vertices else pieces_of_product(node, source)
+        if pieces:
+            found += [(piece, _parameters(matrix)) for piece, matrix in pieces]
+        else:
+            found.append((source, _matrices(node, source, varying)))
+    return found
+
+
+def _is_parted(node: fx.Node) -> bool:
+    """Whether all that reads a concatenation multiplies each of its pieces by a matrix of its own."""
+    return all(pieces_of_product(user, node) for user in node.users)
+
+
+def _joins(loop: Loop, vertices: Mapping[fx.Node, Vertex], varying: set[fx.Node]) -> list[fx.Node]:
+    """Concatenations of several values, without a name, which are multiplied by one matrix as a whole."""
+    return [
+        node
+        for node in loop.nodes
+        if node not in vertices
+        and sum(piece in varying for piece in concatenated(node)) > 1
+        and _is_multiplied(node, varying)
+        and not _is_parted(node)
+    ]
+
+
+def _join_name(loop: Loop, node: fx.Node, vertices: Mapping[fx.Node, Vertex]) -> Name:
+    """[x, h] for the concatenation of x and h; "cat" where a piece has no vertex."""
+    sources = delayed_sources(loop, Role.RESET)
+    pieces = [sources[piece][0] if piece in sources else piece for piece in concatenated(node)]
+    if not all(piece in vertices for piece in pieces):
+        return Name("cat")
+    return Name(f"[{', '.join(str(vertices[piece].name) for piece in pieces)}]")
 
 
 def _flat(value: object) -> list[fx.Node]:
@@ -202,8 +293,8 @@ def _edges_into(
     while pending:
         here = max(pending, key=rank.__getitem__)
         pending.remove(here)
-        for source in here.all_input_nodes:
-            passed = along[here] | dict.fromkeys(_matrices(here, source, varying), here in stepwise)
+        for source, names in _factors(here, vertices, varying):
+            passed = along[here] | dict.fromkeys(names, here in stepwise)
             if source in vertices and not (source in sources and vertices[source].role == "value"):
                 paths.setdefault((source, 0), {}).update(passed)
             elif source in sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from leporello.draw.caption_placement import place_captions
 from leporello.draw.label_placement import page_box, place_labels
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine
 from leporello.draw.polylines import Point, segments
@@ -18,8 +19,29 @@ def faults(layout: PictureLayout) -> list[str]:
         *_lines_through_spots(layout),
         *_lines_on_lines(layout),
         *_labels(layout),
+        *_captions(layout),
         *_outside(layout),
     ]
+
+
+def _captions(layout: PictureLayout) -> list[str]:
+    labels = place_labels(layout)
+    captions = place_captions(layout, labels)
+    found = []
+    for number, caption in enumerate(captions):
+        left, top, right, bottom = caption.box
+        core = (left + 1, top + 2, right - 1, bottom - 2)
+        others = [*labels, *captions[number + 1 :]]
+        found += [f"caption {caption.words} lies on a text" for other in others if _meet(core, other.box)]
+        found += [
+            f"caption {caption.words} lies on {spot.spot.id}"
+            for spot in layout.placed.values()
+            if _meet(core, _box(spot))
+        ]
+        for routed in layout.routed:
+            if any(_crosses(segment, core) for segment in segments(routed.path)):
+                found.append(f"{_name(routed)} passes through caption {caption.words}")
+    return found
 
 
 def _box(placed: PlacedSpot, margin: float = 0.0) -> Box:

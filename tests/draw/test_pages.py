@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import leporello as lp
+from leporello.loop.unfold import Unfolding
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "pictures"
 X, S, Y = torch.zeros(2, 3), torch.zeros(5, 2, 3), torch.zeros(5, 2, 2)
@@ -24,6 +25,18 @@ def jordan(**arguments: torch.Tensor) -> lp.Loop:
     return lp.fold(lp.Recurrent(lp.Jordan(3, 4, 2)), S, loss=MSE, **arguments)
 
 
+def numbered() -> Unfolding:
+    """An Elman net that was run, with weights that everyone can type in."""
+    cell = lp.Elman(2, 3, 2).double()
+    with torch.no_grad():
+        for parameter in cell.parameters():
+            parameter.copy_(torch.linspace(-0.9, 0.8, parameter.numel()).reshape(parameter.shape))
+    strip = lp.fold(cell, torch.zeros(1, 2, dtype=torch.float64), loss=nn.functional.cross_entropy).unfold(3)
+    inputs = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]]], dtype=torch.float64)
+    strip.run(inputs, targets=torch.tensor([[0], [1], [1]]))
+    return strip
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "leporello": lambda: elman().unfold(3).animate(),
     "elman": lambda: elman().svg(),
@@ -32,6 +45,10 @@ PICTURES: dict[str, Callable[[], str]] = {
     "function": lambda: lp.fold(lp.RNN(3, 4), X).svg("function"),
     "function-strip": lambda: lp.fold(lp.RNN(3, 4), X).unfold(3).svg("function"),
     "truncated": lambda: elman().unfold(6).svg(gradient=lp.Truncated(3)),
+    "numbers": lambda: numbered().svg(values=True, gradients=True),
+    "letters": lambda: (
+        lp.fold(lp.Elman(8, 16, 8), torch.zeros(1, 8)).unfold(6).svg(captions={"x": "machin", "o": "achine"})
+    ),
     "jordan": lambda: jordan().unfold(3).svg(),
     "forced": lambda: jordan(targets=Y).unfold(3).svg(),
     "stack": lambda: lp.fold(lp.Stack(lp.RNN(3, 4), lp.RNN(4, 4)), X).unfold(3).svg(),

@@ -17,6 +17,7 @@ SHAPE_ATTRIBUTES: Mapping[str, dict[str, object]] = {
     "parameter": {"shape": "box", "style": "filled", "fillcolor": "grey85"},
     "operator": {"shape": "circle"},
     "point": {"shape": "point", "width": 0.1},
+    "card": {"shape": "box", "style": "rounded"},
 }
 SQUARE_ATTRIBUTES: dict[str, object] = {
     "label": "",
@@ -32,7 +33,7 @@ LINE_ATTRIBUTES: Mapping[str, dict[str, object]] = {
     "gradient": {"dir": "back", "style": "dashed", "constraint": False},
     "cut": {"dir": "back", "style": "dotted", "color": "grey60", "constraint": False},
 }
-TINTED_SHAPES = ("circle", "box", "operator")  # parameters stay grey, points black
+TINTED_SHAPES = ("circle", "box", "operator", "card")  # parameters stay grey, points black
 # For the tints of the legend, in its order: attributes of spots, attributes of lines. Widths differ as well as colours.
 TINTS: tuple[tuple[dict[str, object], dict[str, object]], ...] = (
     ({"fillcolor": "#f7d3b0", "penwidth": 2.5}, {"penwidth": 2.5}),
@@ -83,7 +84,8 @@ class _DotWriter:
         ]
 
     def _spot(self, spot: Spot) -> str:
-        attributes = {("xlabel" if spot.shape == "point" else "label"): str(spot.name), **SHAPE_ATTRIBUTES[spot.shape]}
+        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
+        attributes = {("xlabel" if spot.shape == "point" else "label"): words, **SHAPE_ATTRIBUTES[spot.shape]}
         if spot.tint in self.tints and spot.shape in TINTED_SHAPES:
             attributes |= {"style": "filled", **self.tints[spot.tint][0]}
         if spot.dashed:

@@ -7,10 +7,10 @@ mark, a raised number; what it stands for is in a note below the picture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, Protocol
 
 from leporello.draw.picture import Name, raised
 from leporello.draw.picture_layout import GRADIENT_OFFSET, MARGIN, PictureLayout, RoutedLine
@@ -29,6 +29,13 @@ COST_OF_CROSSING = 25.0  # of a label on a line; on a spot or another label it i
 MAX_COLUMNS_TRIED = 5  # columns in which a position is tried
 SHARES = (0.5, 0.35, 0.65, 0.2, 0.8)  # positions along a segment, as shares of its length
 MANY_SHARES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9)  # of marks; in a fan
+
+
+class Boxed(Protocol):
+    """A text that has a place: a label, or the caption of a spot."""
+
+    @property
+    def box(self) -> Box: ...
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,10 @@ class Label:
 
     @property
     def box(self) -> Box:
-        return _label_box(self.x, self.y, (self.width, MARK_HEIGHT if self.mark else FONT_SIZE))
+        return label_box(self.x, self.y, (self.width, MARK_HEIGHT if self.mark else FONT_SIZE))
 
 
-def _label_box(x: float, y: float, size: Size) -> Box:
+def label_box(x: float, y: float, size: Size) -> Box:
     return (x - size[0] / 2, y - size[1] / 2, x + size[0] / 2, y + size[1] / 2)
 
 
@@ -71,7 +78,7 @@ def place_labels(layout: PictureLayout, marks: Mapping[str, str] | None = None) 
     """
     placed: list[Label] = []
     known = dict(marks or {})
-    obstacles = _Obstacles(layout)
+    obstacles = Obstacles(layout)
     for alike in _group_alike(layout):
         names, mark = alike[0].line.names, ""
         position, touched = _best_position(alike, (names_width(names), FONT_SIZE), obstacles, placed)
@@ -106,8 +113,8 @@ def _group_alike(layout: PictureLayout) -> list[list[RoutedLine]]:
     return list(groups.values())
 
 
-def page_box(layout: PictureLayout, placed: Iterable[Label]) -> Box:
-    """The box that holds the layout and its labels."""
+def page_box(layout: PictureLayout, placed: Iterable[Boxed]) -> Box:
+    """The box that holds the layout, its labels and its captions."""
     boxes = [label.box for label in placed]
     return (
         min([0.0, *(box[0] - MARGIN / 2 for box in boxes)]),
@@ -117,7 +124,7 @@ def page_box(layout: PictureLayout, placed: Iterable[Label]) -> Box:
     )
 
 
-class _Obstacles:
+class Obstacles:
     """What a label must not touch: spots, squares, segments of lines, borders of windows."""
 
     def __init__(self, layout: PictureLayout) -> None:
@@ -151,7 +158,7 @@ class _Obstacles:
 
 
 def _best_position(
-    alike: list[RoutedLine], size: Size, obstacles: _Obstacles, placed: list[Label]
+    alike: list[RoutedLine], size: Size, obstacles: Obstacles, placed: list[Label]
 ) -> tuple[tuple[float, float, Anchor], int]:
     """Offsets dx, dy of the label's centre from the target's, and the anchor, where the cost is least; what it touches.
 
@@ -167,18 +174,18 @@ def _best_position(
     targets = [obstacles.layout.placed[routed.line.target] for routed in tried]
     origin = obstacles.layout.placed[middle.line.target]
 
-    def obstacle_cost(candidate: Candidate) -> float:
+    def cost_in_all_columns(candidate: Candidate) -> float:
         _, (x, y), _ = candidate
         points = [(x - origin.x + target.x, y - origin.y + target.y) for target in targets]
-        return max(_obstacle_cost(point, size, obstacles, placed) for point in points)
+        return max(obstacle_cost(point, size, obstacles, placed) for point in points)
 
-    costs = [(candidate, obstacle_cost(candidate)) for candidate in _candidates(middle, size, obstacles)]
+    costs = [(candidate, cost_in_all_columns(candidate)) for candidate in _candidates(middle, size, obstacles)]
     best, touched = min(costs, key=lambda pair: pair[0][0] + pair[1])
     _, (x, y), anchor = best
     return (x - origin.x, y - origin.y, anchor), int(touched // COST_OF_CROSSING)
 
 
-def _candidates(routed: RoutedLine, size: Size, obstacles: _Obstacles) -> list[Candidate]:
+def _candidates(routed: RoutedLine, size: Size, obstacles: Obstacles) -> list[Candidate]:
     """Positions beside the segments of a line, with a cost for short or shared segments, ends, the less usual side."""
     candidates: list[Candidate] = []
     own_segments = segments(routed.path)
@@ -202,7 +209,7 @@ def _candidates(routed: RoutedLine, size: Size, obstacles: _Obstacles) -> list[C
     return candidates
 
 
-def _is_shared(routed: RoutedLine, segment: Segment, obstacles: _Obstacles) -> bool:
+def _is_shared(routed: RoutedLine, segment: Segment, obstacles: Obstacles) -> bool:
     """Whether another line of the same source runs along part of this segment."""
     (x1, y1), (x2, y2) = segment
     for other, (a, b) in obstacles.segments:
@@ -217,9 +224,9 @@ def _is_shared(routed: RoutedLine, segment: Segment, obstacles: _Obstacles) -> b
     return False
 
 
-def _obstacle_cost(point: Point, size: Size, obstacles: _Obstacles, placed: list[Label]) -> float:
+def obstacle_cost(point: Point, size: Size, obstacles: Obstacles, placed: Sequence[Boxed]) -> float:
     """The cost of a label at a point: what it covers, and whether it is off the page."""
-    box = _label_box(*point, size)
+    box = label_box(*point, size)
     boxes, nearby = obstacles.near(box)
     cost = 100.0 * sum(_overlap(box, one) > 0 for one in boxes)
     wide = (box[0] - LABEL_SPACING, box[1], box[2] + LABEL_SPACING, box[3])

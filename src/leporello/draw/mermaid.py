@@ -17,6 +17,7 @@ BRACKETS: Mapping[str, tuple[str, str]] = {  # around the label of each shape
     "parameter": ("[", "]"),
     "operator": ("((", "))"),
     "point": ("((", "))"),
+    "card": ("(", ")"),
 }
 ARROWS: Mapping[str, str] = {"forward": "-->", "gradient": "-.->", "cut": "-.-x"}
 # A page may be light or dark: filled nodes have a text colour of their own, black ones a border that shows on both.
@@ -79,7 +80,8 @@ class _MermaidWriter:
 
     def _spot(self, spot: Spot) -> str:
         left, right = BRACKETS[spot.shape]
-        return f'{self.ids[spot.id]}{left}"{_escaped(str(spot.name))}"{right}'
+        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
+        return f'{self.ids[spot.id]}{left}"{_escaped(words)}"{right}'
 
     def _arrows(self) -> list[str]:
         chains = [

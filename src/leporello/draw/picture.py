@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Shape = Literal["circle", "box", "parameter", "operator", "point"]
+Shape = Literal["circle", "box", "parameter", "operator", "point", "card"]
 Kind = Literal["forward", "gradient", "cut"]
 
 
@@ -26,8 +26,25 @@ class Name:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A vector or a matrix that is written on a spot.
+
+    head     what it is called; the spot's own name where it has none
+    texts    its rows, each a number in every column; or one text that says how large it is
+    levels   the same as colours: from -LEVELS to LEVELS, 0 for no colour
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+    levels: tuple[tuple[int, ...], ...]
+    head: Name | None = None
+
+
+LEVELS = 3  # colours of either sign
+
+
+@dataclass(frozen=True)
 class Spot:
-    """A circle, a box or a point.
+    """A circle, a box, a point, or a card: a name with numbers below it.
 
     id       unique in the picture
     place    which value of the step it is: the same in every column
@@ -35,6 +52,8 @@ class Spot:
     above    whether it is drawn above its readers, as targets are
     dashed   whether it only hints at a step that is not drawn
     tint     a key of the picture's legend
+    numbers  what is written on a card
+    caption  a word beside it, such as the token that it stands for: below it, else above it
     """
 
     id: str
@@ -46,6 +65,24 @@ class Spot:
     dashed: bool = False
     tint: str = ""
     tooltip: str = ""
+    numbers: tuple[Numbers, ...] = ()
+    caption: str = ""
+    caption_below: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """All that is written on it, line by line, for formats without colours: the name first."""
+        found = [" ".join(str(self.name).split())]
+        for block in self.numbers:
+            found += [str(block.head)] if block.head is not None else []
+            found += [" ".join(row) for row in aligned(block.texts)]
+        return [*found, self.caption] if self.caption else found
+
+
+def aligned(rows: tuple[tuple[str, ...], ...]) -> list[list[str]]:
+    """Rows of texts, those of a column made equally long with blanks in front."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [[text.rjust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -77,6 +114,7 @@ class Picture:
     captions   texts below columns, by column
     legend     the meaning of each tint
     borders    columns at which a window begins
+    scales     for each kind of numbers on cards: what they are, and the largest, which has the strongest colour
     """
 
     title: str
@@ -86,6 +124,7 @@ class Picture:
     captions: Mapping[int, str] = field(default_factory=dict)
     legend: Mapping[str, str] = field(default_factory=dict)
     borders: tuple[int, ...] = ()
+    scales: tuple[tuple[str, str], ...] = ()
 
     @property
     def columns(self) -> int:

@@ -9,7 +9,7 @@ from leporello.draw.column_layout import ColumnLayout, horizontal_runs, layout_c
 from leporello.draw.column_routing import ColumnRoutes, route_columns
 from leporello.draw.picture import Line, Picture, Spot
 from leporello.draw.polylines import Point, parallel, simplified
-from leporello.draw.sizes import HalfSize
+from leporello.draw.sizes import CAPTION_FONT_SIZE, HalfSize, text_width
 
 MARGIN = 14.0  # around the picture
 ROW_GAP = 22.0  # between two rows without a label between them
@@ -110,12 +110,16 @@ def _labelled_gaps(picture: Picture, column: ColumnLayout) -> set[int]:
         if line.names and line.kind == "forward":
             low, high = sorted((column.row[spots[line.source].place], column.row[spots[line.target].place]))
             gaps |= {high - 1, low}
+    for spot in picture.spots:
+        if spot.caption:
+            gaps.add(column.row[spot.place] - spot.caption_below)
     return gaps
 
 
 def _column_positions(picture: Picture, column: ColumnLayout, routes: ColumnRoutes) -> tuple[list[float], float]:
     """x of the middle of each column, and the width of the picture."""
-    pitch = column.right - column.left + routes.gap
+    captions = max((text_width(spot.caption, CAPTION_FONT_SIZE) for spot in picture.spots), default=0.0)
+    pitch = max(column.right - column.left + routes.gap, 2 * captions + 20 if captions else 0.0)
     first = MARGIN - _column_sides(picture, column, 0)[0]
     columns = [first + pitch * index for index in range(picture.columns)]
     return columns, columns[-1] + _column_sides(picture, column, picture.columns - 1)[1] + routes.right + MARGIN

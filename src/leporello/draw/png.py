@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 from leporello.errors import ArgumentError, LeporelloError
@@ -29,6 +31,19 @@ FONT_FAMILIES = {
 }
 
 _TEST_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
+
+
+class Png(bytes):
+    """PNG as bytes; notebooks display it, `save` writes it."""
+
+    def _repr_png_(self) -> bytes:
+        return bytes(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it to a file and return the file's path."""
+        file = Path(path)
+        file.write_bytes(self)
+        return file
 
 
 def png(svg: str, scale: float = 2) -> bytes:

@@ -12,11 +12,20 @@ from itertools import pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from leporello.draw.caption_placement import Caption, place_captions
 from leporello.draw.label_placement import Anchor, Box, Label, marks_of, page_box, place_labels
-from leporello.draw.picture import Name, Picture
+from leporello.draw.picture import LEVELS, Name, Picture
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
 from leporello.draw.polylines import Point, direction, distance, passes_through, point_towards
-from leporello.draw.sizes import FONT_SIZE, SQUARE, text_width
+from leporello.draw.sizes import (
+    CAPTION_FONT_SIZE,
+    CELL_HEIGHT,
+    FONT_SIZE,
+    HEAD_FONT_SIZE,
+    SQUARE,
+    card_numbers,
+    text_width,
+)
 
 FONT = "'Palatino Linotype', Palatino, 'Book Antiqua', Georgia, 'Times New Roman', 'DejaVu Serif', serif"
 
@@ -55,6 +64,18 @@ STYLE = """
 """.replace("@FONT@", FONT)
 
 
+# Colours of numbers by size: p above zero, n below; the strongest is the largest.
+NUMBER_STYLE = """
+  #& .number { font-size: 11px; text-anchor: end; }
+  #& .cell { fill: none; }
+  #& .p1 { fill: #e3eef9; } #& .p2 { fill: #bcd8f3; } #& .p3 { fill: #8fbfee; }
+  #& .n1 { fill: #fdebd8; } #& .n2 { fill: #fbd2a8; } #& .n3 { fill: #f5b272; }
+  @media (prefers-color-scheme: dark) {
+    #& .p1 { fill: #26384a; } #& .p2 { fill: #2b4a69; } #& .p3 { fill: #315f8d; }
+    #& .n1 { fill: #433627; } #& .n2 { fill: #624624; } #& .n3 { fill: #805520; }
+  }
+"""
+
 CORNER_RADIUS = 10.0
 ARROWHEAD = 7.0
 
@@ -81,8 +102,10 @@ def svg(picture: Picture) -> Svg:
     parts += [draw_spot(placed, picture) for placed in layout.placed.values()]
     labels = place_labels(layout)
     parts += [draw_label(label) for label in labels]
-    notes, page = draw_notes(layout, page_box(layout, labels), marks_of(labels))
-    return svg_file(picture, [*parts, *notes], page)
+    captions = place_captions(layout, labels)
+    parts += [_caption(caption) for caption in captions]
+    notes, page = draw_notes(layout, page_box(layout, [*labels, *captions]), marks_of(labels))
+    return svg_file(picture, [*parts, *notes], page, STYLE + NUMBER_STYLE if picture.scales else STYLE)
 
 
 def svg_file(picture: Picture, parts: list[str], page: Box, style: str = STYLE) -> Svg:
@@ -129,13 +152,42 @@ def draw_spot(placed: PlacedSpot, picture: Picture) -> str:
         )
     kind = "spot" + (" dashed" if spot.dashed else "") + (" parameter" if spot.shape == "parameter" else "")
     kind += " stepwise" if spot.tint == "stepwise" and spot.tint in picture.legend else ""
-    radius = half.y if spot.shape in ("circle", "operator") else 2
+    radius = {"circle": half.y, "operator": half.y, "card": 8.0}.get(spot.shape, 2.0)
     box = (
         f'<rect class="{kind}" x="{number(placed.x - half.x)}" y="{number(placed.y - half.y)}" '
         f'width="{number(2 * half.x)}" height="{number(2 * half.y)}" rx="{number(radius)}"/>'
     )
+    if spot.numbers:
+        return with_tooltip(spot.tooltip, box + "".join(_card_parts(placed)))
     size = 13.0 if spot.shape == "operator" else FONT_SIZE
     return with_tooltip(spot.tooltip, box + draw_names((spot.name,), placed.x, placed.y, size))
+
+
+def _card_parts(placed: PlacedSpot) -> list[str]:
+    """The name and the numbers of a card, each number on a cell in its colour."""
+    parts = []
+    for block in card_numbers(placed.spot)[1]:
+        head, size = block.numbers.head, HEAD_FONT_SIZE
+        if head is None:
+            head, size = placed.spot.name, FONT_SIZE
+        parts.append(draw_names((head,), placed.x + block.head[0], placed.y + block.head[1], size))
+        for row, (texts, levels) in enumerate(zip(block.numbers.texts, block.numbers.levels, strict=True)):
+            for column, (text, level) in enumerate(zip(texts, levels, strict=True)):
+                x, y = placed.x + block.left + column * block.cell, placed.y + block.top + row * CELL_HEIGHT
+                parts += [_cell(x, y, block.cell, level)] if level else []
+                parts.append(
+                    f'<text class="number" x="{number(x + block.cell - 3)}" y="{number(y + 11)}">{escaped(text)}</text>'
+                )
+    return parts
+
+
+def _cell(x: float, y: float, width: float, level: int, height: float = CELL_HEIGHT) -> str:
+    """The coloured ground of a number."""
+    colour = f"{'p' if level > 0 else 'n'}{abs(level)}" if level else ""
+    return (
+        f'<rect class="cell {colour}" x="{number(x)}" y="{number(y)}" width="{number(width)}" '
+        f'height="{number(height)}"/>'
+    )
 
 
 def draw_names(names: tuple[Name, ...], x: float, y: float, size: float = FONT_SIZE, anchor: Anchor = "middle") -> str:
@@ -207,6 +259,12 @@ def draw_label(label: Label) -> str:
     return with_tooltip(label.routed.line.tooltip, names)
 
 
+def _caption(caption: Caption) -> str:
+    """A word beside a spot, upright."""
+    y = number(caption.y + CAPTION_FONT_SIZE * 0.34)
+    return f'<text style="font-size: 14px" x="{number(caption.x)}" y="{y}">{escaped(caption.words)}</text>'
+
+
 def _window_border(layout: PictureLayout, x: float) -> str:
     """A dotted line where a window begins."""
     return f'<path class="line border" d="M{number(x)} 4V{number(layout.height - 4)}"/>'
@@ -235,7 +293,20 @@ def draw_notes(layout: PictureLayout, page: Box, marks: Mapping[str, str]) -> tu
             f'<rect class="{kind}" x="{number(left + 8)}" y="{number(bottom - 17)}" width="16" height="11" rx="5"/>'
             + _note(left + 30, bottom - 7, words)
         )
-    return parts, (left, top, right, bottom + (6 if layout.picture.legend else 0))
+    widest = max((text_width(f"−{largest}", 12) for _, largest in layout.picture.scales), default=0.0)
+    for words, largest in layout.picture.scales:
+        bottom += 20
+        right = max(right, left + widest + 130 + text_width(f"{largest}   {words}", 12))
+        parts += _scale(left + 12 + widest, bottom - 17, words, largest)
+    return parts, (left, top, right, bottom + (6 if layout.picture.legend or layout.picture.scales else 0))
+
+
+def _scale(start: float, y: float, words: str, largest: str) -> list[str]:
+    """The colours of numbers in order, from the most negative to the largest."""
+    low = f'<text class="note" style="text-anchor: end" x="{number(start - 4)}" y="{number(y + 10)}">−{largest}</text>'
+    cells = [_cell(start + 14 * (level + LEVELS), y, 14, level, 11) for level in range(-LEVELS, LEVELS + 1) if level]
+    end = start + 14 * (2 * LEVELS + 1)
+    return [low, *cells, _note(end + 4, y + 10, f"{largest}   {words}")]
 
 
 def _note(x: float, y: float, words: str) -> str:

@@ -101,11 +101,12 @@ class _TextPage:
             self.characters[x, y] = "•"
             return
         left, right = x - half - 1, x + half + 1
-        text = one_line_name(placed)
+        texts = [one_line_name(placed), *placed.spot.lines[1:]]
         rows = self.grid.half_height[placed.spot.id]
         for column, row in product(range(left, right + 1), range(y - rows, y + rows + 1)):
             self.characters[column, row] = " "
-        self._write(x - (display_width(text) - 1) // 2, y, text)
+        for number, text in enumerate(texts, start=y - (len(texts) - 1) // 2):
+            self._write(x - (display_width(text) - 1) // 2, number, text)
         if rows:
             horizontal, vertical = ("┄", "┆") if placed.spot.dashed else ("─", "│")
             for column in range(left + 1, right):

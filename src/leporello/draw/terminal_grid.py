@@ -14,6 +14,7 @@ from leporello.draw.polylines import segments
 from leporello.text_table import display_width
 
 GridPoint = tuple[int, int]  # column and row
+ROUND = ("circle", "card")  # shapes with a border around them; others are in brackets
 MERGE_DISTANCE = 1.5  # coordinates closer than that become one
 
 
@@ -106,15 +107,17 @@ def _half_width(placed: PlacedSpot) -> int:
     """Columns left and right of the centre of a spot, inside its border."""
     if placed.spot.shape == "point":
         return 0
-    return display_width(one_line_name(placed)) // 2 + (placed.spot.shape == "circle")
+    widths = [display_width(one_line_name(placed)), *map(display_width, placed.spot.lines[1:])]
+    return max(widths) // 2 + (placed.spot.shape in ROUND)
 
 
 def _half_height(placed: PlacedSpot, y_axis: GridAxis) -> int:
     """Rows above and below the centre of a spot: a circle has one for each line that enters or leaves on a side."""
-    if placed.spot.shape != "circle":
+    if placed.spot.shape not in ROUND:
         return 0
     beside = [y - placed.y for y in y_axis.near(placed.y, placed.half.y) if abs(y - placed.y) <= placed.half.y]
-    return max(1, sum(y < -MERGE_DISTANCE for y in beside), sum(y > MERGE_DISTANCE for y in beside))
+    lines = (len(placed.spot.lines) + 2) // 2
+    return max(lines, sum(y < -MERGE_DISTANCE for y in beside), sum(y > MERGE_DISTANCE for y in beside))
 
 
 class TerminalGrid:

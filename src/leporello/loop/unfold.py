@@ -6,12 +6,13 @@ engines are compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from leporello.errors import ArgumentError, MissingState
@@ -22,18 +23,29 @@ from leporello.loop.port import Port, Role
 from leporello.loop.state import Tree
 
 
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """The values of a loop's inputs in one run: copies, so that later changes of parameters leave it as it was."""
+
+    batch: int
+    inputs: list[Tensor]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Unfolding:
     """An acyclic graph with a copy of the step per time.
 
     graph      inputs named x(1) … x(n), the first state h(0), parameters once; results: each output at each time, then
-               the last states. `meta["time"]` of a node is its step, 0 for first states, None for parameters
+               the last states. `meta["time"]` of a node is its step, 0 for first states, None for parameters;
+               `meta["origin"]` is the name of the loop's node that it is a copy of
     steps      its length
+    recorded   the last run, which pictures show; empty before
     """
 
     loop: Loop
     graph: fx.Graph
     steps: int
+    recorded: list[RecordedRun] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<Unfolding of {self.loop.name}: {self.steps} steps, {len(self.nodes)} operators>"
@@ -52,9 +64,10 @@ class Unfolding:
         state: Tree = None,
         *,
         draws: Sequence[Tensor] | None = None,
+        targets: Tensor | None = None,
         given: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tree, Tree]:
-        """Outputs and final state, computed node by node.
+        """Outputs and final state, computed node by node. The strip keeps the run: `strip.svg(values=True)` shows it.
 
         Outputs are (steps, batch, ...), those of the last step only (batch, ...). With lengths the final state is that
         at each row's end.
@@ -62,6 +75,7 @@ class Unfolding:
         inputs   a tree of (steps, batch, ...) tensors; None for a system without input
         state    the state before the first step; by default the cell's initial state
         draws    random numbers, (steps, batch, ...) each; fresh ones by default
+        targets  what a loss compares with, (steps, batch, ...): class indices too where the loss reads a row of numbers
         given    other inputs of the loop by name: `y` of a loss, `call.target`, `call.reset` and the like
         """
         signature = self.loop.signature
@@ -76,11 +90,14 @@ class Unfolding:
             "state": iter(states),
         }
         drawn = [port for port in self.loop.inputs if port.is_drawn]
-        given = dict(given or {}) | dict(
+        given = self._with_targets(dict(given or {}), targets)
+        given |= dict(
             zip([port.name for port in drawn], self._fresh_draws(drawn, batch) if draws is None else draws, strict=True)
         )
         values = [self._value(port, batch, remaining, given) for port in self.loop.inputs]
-        named = self._by_name(self._evaluated(batch, values))
+        self.recorded[:] = [RecordedRun(batch, [value.detach().clone() for value in values])]
+        evaluated = self.evaluated(batch, values)
+        named = self._by_name([evaluated[node] for node in results(self.graph)])
         outputs = iter([value for (kind, _), value in named.items() if kind == "sequence"])
         finals = {
             port.of.key: named[port.key] for port in self.loop.outputs if port.role is Role.FINAL_STATE and port.of
@@ -90,6 +107,25 @@ class Unfolding:
             pytree.tree_unflatten([next(outputs) if there else None for there in signature.present], signature.outputs),
             pytree.tree_unflatten(final, signature.state),
         )
+
+    def _with_targets(self, given: dict[str, Tensor], targets: Tensor | None) -> dict[str, Tensor]:
+        """The inputs by name with the loss's target in them, class indices as the loss wants them."""
+        port = next((port for port in self.loop.inputs if port.role is Role.LOSS_TARGET), None)
+        if targets is not None:
+            if port is None:
+                raise ArgumentError(
+                    "this strip has no loss that could read the argument 'targets'.",
+                    tries="lp.fold(cell, x, loss=nn.functional.cross_entropy); true values that are fed back are "
+                    'given={"call.target": y}',
+                )
+            given = {port.name: targets, **given}
+        if port is not None and port.name in given:
+            given[port.name] = _as_target(given[port.name], port, self._target_axes())
+        return given
+
+    def _target_axes(self) -> int:
+        """The number of axes in front of one row's target: steps and batch; the batch alone at the last step."""
+        return 1 if self._last_step_inputs() else 2
 
     def _last_step_inputs(self) -> set[int]:
         """Indices of inputs that only the last step reads, such as the target of a summary: one value, no sequence."""
@@ -166,8 +202,13 @@ class Unfolding:
         pairs = zip(ports, shapes, strict=True)
         return [fresh(Draw(port.distribution or "uniform", shape, port.dtype, port.device)) for port, shape in pairs]
 
-    def _evaluated(self, batch: int, inputs: list[Tensor]) -> list[Tensor]:
-        """The results of the graph, from the values of the loop's inputs."""
+    def evaluated(
+        self, batch: int, inputs: list[Tensor], crossing: Sequence[float] | None = None
+    ) -> dict[fx.Node, Any]:
+        """The value of every node, from the values of the loop's inputs.
+
+        crossing   for each step the weight of the gradient that it passes back to the step before; by default 1
+        """
         values: dict[fx.Node, Any] = {}
         without_time = self._last_step_inputs()
         for node in self.graph.nodes:
@@ -176,9 +217,38 @@ class Unfolding:
                 value: Any = batch if index is None else inputs[index]
                 values[node] = value[time - 1] if time and index not in without_time else value
             elif node.op == "call_function":
-                args, options = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                read = values.__getitem__ if crossing is None else _weighed(values, node.meta["time"], crossing)
+                args, options = fx.map_arg((node.args, node.kwargs), read)
                 values[node] = node.target(*args, **options)
-        return [values[node] for node in results(self.graph)]
+        return values
+
+
+def _weighed(values: Mapping[fx.Node, Any], time: int, crossing: Sequence[float]) -> Callable[[fx.Node], Any]:
+    """How a node of step `time` reads values: those of earlier steps with the weights of all steps between them."""
+
+    def read(node: fx.Node) -> Any:
+        value, since = values[node], node.meta.get("time")
+        if since is None or since >= time or not isinstance(value, Tensor):
+            return value
+        fixed = value.detach()
+        return fixed + math.prod(crossing[since:time]) * (value - fixed) if value.is_floating_point() else value
+
+    return read
+
+
+def _as_target(value: Tensor, port: Port, axes: int) -> Tensor:
+    """A target as the loss reads it: class indices are one-hot rows where the loss was folded for rows of numbers."""
+    is_index = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+    if not (is_index and port.dtype.is_floating_point and len(port.shape) == 1 and value.dim() == axes):
+        return value
+    classes = port.shape[0]
+    if value.numel() and not 0 <= int(value.min()) <= int(value.max()) < classes:
+        raise ArgumentError(
+            f"the target '{port.name}' holds an index of no class.",
+            came=f"{int(value.min())} to {int(value.max())}",
+            expected=f"0 to {classes - 1}",
+        )
+    return nn.functional.one_hot(value.long(), classes).to(port.dtype)
 
 
 def unfold(loop: Loop, steps: int) -> Unfolding:
@@ -192,7 +262,7 @@ def unfold(loop: Loop, steps: int) -> Unfolding:
     for time, values in enumerate(timed, start=1):
         for node in loop.nodes:
             values[node] = graph.node_copy(node, values.__getitem__)
-            values[node].meta["time"] = time
+            values[node].meta.update(time=time, origin=node.name)
         finished = [values[node] for node in loop.results]
         per_step += [
             node
@@ -221,7 +291,7 @@ def _shared_inputs(loop: Loop, graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     for index, (port, node) in enumerate(zip(loop.inputs, loop.placeholders, strict=True)):
         if port.kind in ("invariant", "state"):
             shared[node] = graph.node_copy(node)
-            shared[node].meta.update(port=index, time=None if port.kind == "invariant" else 0)
+            shared[node].meta.update(port=index, time=None if port.kind == "invariant" else 0, origin=node.name)
     return shared
 
 
@@ -234,5 +304,5 @@ def _timed_inputs(loop: Loop, graph: fx.Graph, shared: dict[fx.Node, fx.Node], t
     for index, (port, node) in enumerate(zip(loop.inputs, loop.placeholders, strict=True)):
         if port.kind in ("sequence", "draw"):
             values[node] = graph.node_copy(node)
-            values[node].meta.update(port=index, time=time)
+            values[node].meta.update(port=index, time=time, origin=node.name)
     return values

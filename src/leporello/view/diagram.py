@@ -13,6 +13,7 @@ from typing import Literal
 from torch import fx
 
 from leporello.draw.picture import Name, Shape
+from leporello.errors import ArgumentError
 from leporello.loop.graph import operator_name
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, Role
@@ -26,6 +27,9 @@ class Vertex:
 
     key        identifies it in the diagram
     stepwise   whether it must be computed step by step
+    node       the name of the loop's node that has this value
+    before     the same before the first step, of a state
+    through    "exp" where the value is the exponential of the node's
     """
 
     key: str
@@ -34,6 +38,9 @@ class Vertex:
     shape: Shape = "circle"
     stepwise: bool = False
     tooltip: str = ""
+    node: str = ""
+    before: str = ""
+    through: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,23 @@ class Diagram:
 
     def vertex(self, key: str) -> Vertex:
         return next(vertex for vertex in self.vertices if vertex.key == key)
+
+
+def keys_of_name(diagram: Diagram, name: str, argument: str) -> list[str]:
+    """Keys of the vertices with a name as the picture shows it, or as the cell's code has it."""
+    found = [
+        vertex.key
+        for vertex in diagram.vertices
+        if vertex.shape in ("circle", "box") and name in (str(vertex.name), vertex.key.partition(".")[2])
+    ]
+    if not found:
+        known = dict.fromkeys(str(vertex.name) for vertex in diagram.vertices if vertex.shape in ("circle", "box"))
+        raise ArgumentError(
+            f"the argument '{argument}' names what the picture does not show.",
+            came=repr(name),
+            expected="one of " + ", ".join(known),
+        )
+    return found
 
 
 def delayed_sources(loop: Loop, *without: Role) -> dict[fx.Node, tuple[fx.Node, int]]:

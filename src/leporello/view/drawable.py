@@ -6,6 +6,7 @@ folding open, each with a description in words. `draw/` does the layout and the 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
+from leporello.draw.png import Png, png
 from leporello.draw.svg import Svg, svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
@@ -21,7 +23,7 @@ from leporello.loop.own_gradients import without_own_gradients
 from leporello.view.diagram import Diagram
 from leporello.view.function_view import function_diagram
 from leporello.view.operator_view import operator_diagram
-from leporello.view.strip import Strip, Times, folded, unfolded, with_gradient
+from leporello.view.strip import Strip, Times, folded, unfolded, with_captions, with_gradient
 from leporello.view.textbook_view import textbook_diagram
 
 Detail = Literal["textbook", "operators", "function"]
@@ -43,6 +45,13 @@ class Drawable:
         """
         return svg(self.picture(detail, **options))
 
+    def png(self, detail: Detail = "textbook", *, scale: float = 2, **options: Any) -> Png:
+        """The drawing as PNG: bytes that notebooks show and that `.save(path)` writes; needs the package resvg_py.
+
+        scale   pixels for each unit of the SVG
+        """
+        return Png(png(self.svg(detail, **options), scale))
+
     def dot(self, detail: Detail = "textbook", **options: Any) -> str:
         """The same graph in Graphviz's language."""
         return dot(self.picture(detail, **options))
@@ -58,13 +67,14 @@ class Drawable:
         return terminal(self.picture())
 
 
-def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False) -> Diagram:
+def diagram(loop: Loop, detail: str, *, is_unfolded: bool = False, inner: bool | Collection[str] = False) -> Diagram:
     """The diagram of one step in the view that `detail` names.
 
     is_unfolded   whether it will be drawn unfolded: the function view then writes f between the states
+    inner         see `textbook_diagram`
     """
     views = {
-        "textbook": textbook_diagram,
+        "textbook": lambda loop: textbook_diagram(loop, inner),
         "operators": operator_diagram,
         "function": lambda loop: function_diagram(loop, unfolded=is_unfolded),
     }
@@ -97,6 +107,8 @@ def strip_picture(
     whole: bool = False,
     backward: bool = False,
     gradient: Any = None,
+    crossing: Sequence[float] | None = None,
+    captions: Mapping[str, Sequence[object]] | None = None,
 ) -> Picture:
     """The strip: a column per step.
 
@@ -107,20 +119,29 @@ def strip_picture(
     whole      draw every step, however many
     backward   add the gradient's arrows
     gradient   a gradient method: add the arrows it follows, and mark those it cuts
+    crossing   what the method passes from step to step, where that is known already
+    captions   words beside the spots of some values, one for each step: {"x": "machin", "o": "achine"}
     """
     _check_options(times, shown)
     strip = Strip.of(steps, bool(view.last_step_only), times, ends, shown, whole=whole)
     picture = unfolded(view, strip, f"{name}, {_count(steps)}", _strip_description(name, view, steps))
-    if gradient is not None and not (hasattr(gradient, "crossing") and getattr(gradient, "backwards", True)):
+    picture = with_captions(picture, view, strip, captions or {})
+    if not backward and gradient is None:
+        return picture
+    return with_gradient(picture, view, strip, crossing or crossing_of(gradient, steps))
+
+
+def crossing_of(gradient: Any, steps: int) -> list[float]:
+    """For each step the weight of what it passes back to the step before, with a gradient method; 1 without one."""
+    if gradient is None:
+        return [1.0] * steps
+    if not (hasattr(gradient, "crossing") and getattr(gradient, "backwards", True)):
         raise ArgumentError(
             "the argument 'gradient' carries nothing back along the strip.",
             came=repr(gradient),
             expected="a method that runs backwards, such as lp.Full() or lp.Truncated(3)",
         )
-    if not backward and gradient is None:
-        return picture
-    crossing = [1.0] * steps if gradient is None else gradient.crossing(steps)
-    return with_gradient(picture, view, strip, crossing)
+    return list(gradient.crossing(steps))
 
 
 def animation(name: str, view: Diagram, steps: int) -> Svg:

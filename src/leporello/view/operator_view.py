@@ -126,7 +126,10 @@ class _OperatorDiagram:
         """Add the box of a state or an output behind the vertex that computes it."""
         kind, port = self.boxes[node]
         key, name = f"{kind}.{port}", self.names[self.labels[kind, port]]
-        self.vertices[key] = Vertex(key, name, "state", "box", node in self.stepwise, _unless_shown(port, name))
+        before = self.loop.delays[port][1].name if kind == "state" else ""
+        self.vertices[key] = Vertex(
+            key, name, "state", "box", node in self.stepwise, _unless_shown(port, name), node.name, before
+        )
         self._edge(source, key, node in self.stepwise)
         self.keys[node] = key
 
@@ -166,9 +169,9 @@ class _OperatorDiagram:
         elif port.kind == "invariant":
             self.vertices[key] = Vertex(key, name, "parameter", "parameter", tooltip=whole)
         elif is_target(port):
-            self.vertices[key] = Vertex(key, Name("y"), "target", "box")
+            self.vertices[key] = Vertex(key, Name("y"), "target", "box", node=node.name)
         else:
-            self.vertices[key] = Vertex(key, name, "input", "box", tooltip=whole)
+            self.vertices[key] = Vertex(key, name, "input", "box", tooltip=whole, node=node.name)
         return key
 
     def _name(self, port: Port) -> Name:

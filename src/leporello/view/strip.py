@@ -6,12 +6,13 @@ and after. `with_gradient` adds the arrows that a gradient follows back through 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from leporello.draw.picture import Line, Name, Picture, Spot
-from leporello.view.diagram import Diagram, Edge, Vertex
+from leporello.errors import ArgumentError
+from leporello.view.diagram import Diagram, Edge, Vertex, keys_of_name
 
 Times = Literal["around", "end", "numbers"]
 MAX_STEPS_AROUND_T = 3  # longer strips are numbered
@@ -223,6 +224,45 @@ class StripWriter:
         key = (source, target, edge.names)
         if key not in self.lines and source != target:
             self.lines[key] = Line(source, target, edge.names, tint=_tint(edge.stepwise), tooltip=edge.tooltip)
+
+
+def with_captions(
+    picture: Picture, diagram: Diagram, strip: Strip, captions: Mapping[str, Sequence[object]]
+) -> Picture:
+    """Write words beside the spots of some values: below inputs, above all else.
+
+    captions   by name of a value, a word for each step; for what only the last step has, one word
+    """
+    columns = StripWriter(diagram, strip).columns
+    roles = {vertex.key: vertex.role for vertex in diagram.vertices}
+    words: dict[str, list[str]] = {}
+    for name, said in captions.items():
+        for key in keys_of_name(diagram, name, "captions"):
+            count = 1 if key in diagram.last_step_only else strip.steps
+            if not isinstance(said, Sequence) or len(said) != count:
+                raise ArgumentError(
+                    f"the captions of '{name}' are not as many as its steps.",
+                    came=f"{len(said)} words" if isinstance(said, Sequence) else type(said).__name__,
+                    expected=f"a list of {count}",
+                    tries=f'captions={{"{name}": [...]}} with a word for each step of the strip',
+                )
+            words[key] = [_visible(str(word)) for word in said]
+    spots = []
+    for spot in picture.spots:
+        step = columns[spot.column].step
+        if spot.place in words and step is not None:
+            word = words[spot.place][-1 if spot.place in diagram.last_step_only else step - 1]
+            spot = replace(spot, caption=word, caption_below=roles[spot.place] == "input")
+        spots.append(spot)
+    return replace(picture, spots=tuple(spots))
+
+
+def _visible(word: str) -> str:
+    """A word with signs for what has no letters: spaces at its ends, line breaks and tabulators."""
+    inner = word.strip(" ")
+    left, right = len(word) - len(word.lstrip(" ")), len(word) - len(word.rstrip(" "))
+    spaced = "␣" * left + inner + "␣" * right if inner else "␣" * len(word)
+    return spaced.replace("\n", "↵").replace("\t", "⇥")
 
 
 def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Sequence[float]) -> Picture:

@@ -6,6 +6,8 @@ a product with a parameter reads or that several other vertices read. Everything
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import Tensor, fx
 
 from leporello.draw.picture import Name
@@ -49,11 +51,15 @@ FACTORS = {
 }
 
 
-def textbook_diagram(loop: Loop) -> Diagram:
-    """The vertices of a step, and an edge wherever one is read for another."""
+def textbook_diagram(loop: Loop, inner: bool | Collection[str] = False) -> Diagram:
+    """The vertices of a step, and an edge wherever one is read for another.
+
+    inner   whether all named values of the step have vertices, and the probabilities ŷ inside a cross-entropy; or the
+            names of those that have
+    """
     varying = varying_values(loop)
     stepwise = values_on_cycles(loop)
-    vertices = _vertices(loop, varying, stepwise)
+    vertices = _vertices(loop, varying, stepwise, inner)
     matrices = display_names(port.name for port in loop.inputs if port.kind == "invariant")
     edges = []
     for node in vertices:
@@ -78,7 +84,9 @@ def _last_step_only(loop: Loop, edges: list[Edge]) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict[fx.Node, Vertex]:
+def _vertices(
+    loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node], wanted: bool | Collection[str]
+) -> dict[fx.Node, Vertex]:
     """The vertex of each value that has one, in the order of inputs, states, locals, outputs."""
     vertices: dict[fx.Node, Vertex] = {}
     called = labels(loop)
@@ -90,23 +98,29 @@ def _vertices(loop: Loop, varying: set[fx.Node], stepwise: set[fx.Node]) -> dict
     outputs = [(port, node) for port, node in results if port.kind == "sequence"]
     ends = {node: port.name for port, node in outputs if node not in states and node in varying}
     known = {*(node for _, node in inputs), *states, *(node for _, node in outputs)}
-    inner = _locals(loop, known, varying)
+    inner = _locals(loop, known, varying, wanted)
     names = display_names([*called.values(), *inner.values()])
 
     def add(node: fx.Node, label: str, role: VertexRole, key: str, whole: str) -> None:
         if node not in vertices:
             size = _size(node) if str(names[label]) == whole else f"{whole}: {_size(node)}"
-            vertices[node] = Vertex(key, names[label], role, stepwise=node in stepwise, tooltip=size)
+            before = loop.delays[whole][1].name if role == "state" else ""
+            vertices[node] = Vertex(
+                key, names[label], role, stepwise=node in stepwise, tooltip=size, node=node.name, before=before
+            )
 
     for port, node in inputs:
         if is_target(port):
-            vertices[node] = Vertex(f"input.{port.name}", Name("y"), "target", tooltip="the true value")
+            key, whole = f"input.{port.name}", "the true value"
+            vertices[node] = Vertex(key, Name("y"), "target", tooltip=whole, node=node.name)
         elif not port.is_added:
             add(node, called["input", port.name], "input", f"input.{port.name}", port.name)
     for node, leaf in states.items():
         add(node, called["state", leaf], "state", f"state.{leaf}", leaf)
     for node, label in inner.items():
         add(node, label, "value", f"local.{node.name}", label)
+    for node in _probabilities(loop, vertices) if wanted is True or (wanted and "ŷ" in wanted) else ():
+        vertices[node] = Vertex("loss.ŷ", Name("ŷ"), tooltip=_size(node), node=node.name, through="exp")
     for port, node in outputs:
         if ends.get(node) == port.name:
             add(node, called["output", port.name], "value", f"output.{port.name}", port.name)
@@ -126,8 +140,32 @@ def _states(loop: Loop, results: list[tuple[Port, fx.Node]]) -> dict[fx.Node, st
     return found
 
 
-def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[fx.Node, str]:
-    """Named values that a product with a parameter reads, or that several vertices read; each with its name."""
+def _probabilities(loop: Loop, vertices: dict[fx.Node, Vertex]) -> list[fx.Node]:
+    """The logarithm of softmax inside the loss: what only L reads, and no variable of the step."""
+    loss = next((node for port, node in zip(loop.outputs, loop.results, strict=True) if port.name == "L"), None)
+    others = [node for port, node in zip(loop.outputs, loop.results, strict=True) if port.name != "L"]
+    read = _ancestors(others)
+    within = _ancestors([loss] if loss is not None else []) - read - set(vertices)
+    return [node for node in loop.nodes if node in within and operator_name(node) == "_log_softmax"][:1]
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """The nodes and all that they are computed from."""
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def _locals(
+    loop: Loop, vertices: set[fx.Node], varying: set[fx.Node], wanted: bool | Collection[str]
+) -> dict[fx.Node, str]:
+    """Named values that are wanted, that a product with a parameter reads, or that several vertices read; each with
+    its name."""
     read_by: dict[fx.Node, set[fx.Node]] = {}  # for each value the vertices that read it, through others without vertex
     chosen: dict[fx.Node, str] = {}
     for node in reversed(loop.nodes):
@@ -136,7 +174,10 @@ def _locals(loop: Loop, vertices: set[fx.Node], varying: set[fx.Node]) -> dict[f
             readers |= {user} if user in vertices or user in chosen else read_by.get(user, set())
         read_by[node] = readers
         label = node.meta.get("label")
-        if label and node in varying and node not in vertices and (len(readers) > 1 or _is_multiplied(node, varying)):
+        if not label or node not in varying or node in vertices:
+            continue
+        is_wanted = wanted if isinstance(wanted, bool) else str(label) in wanted
+        if len(readers) > 1 or (is_wanted and readers) or _is_multiplied(node, varying):
             chosen[node] = str(label)
     return dict(reversed(chosen.items()))
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import leporello as lp
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.language.model.perplexity import TOKENS_PER_PIECE, Scores, Uniform, perplexity_of
 from tests.errors.said import said
@@ -99,3 +100,40 @@ def test_a_vocabulary_without_tokens_is_refused(size: int) -> None:
 
 def test_a_model_that_skips_tokens_is_refused() -> None:
     said(LeporelloError, lambda: perplexity_of(Chances(1, 1), text(5)), "Chances", "2 numbers for 5 tokens", "4")
+
+
+def test_the_public_function_has_its_best_worst_and_uniform_case() -> None:
+    assert lp.language.perplexity([1.0, 1.0, 1.0]) == 1
+    assert lp.language.perplexity([1.0, 0.0, 1.0]) == math.inf
+    assert lp.language.perplexity(torch.full((3, 5), 1 / 28, dtype=torch.float64)) == pytest.approx(28, rel=1e-14)
+
+
+def test_the_public_function_is_the_geometric_mean_and_not_the_harmonic_one() -> None:
+    chances = [0.5, 0.25, 0.01]
+    inverses = [1 / p for p in chances]
+    found = lp.language.perplexity(chances)
+    assert found == pytest.approx(math.prod(inverses) ** (1 / 3), rel=1e-14)
+    harmonic, arithmetic = 3 / sum(chances), sum(inverses) / 3
+    assert harmonic < found < arithmetic
+
+
+def test_the_public_function_takes_logarithms_and_gives_what_a_scored_model_gets() -> None:
+    chances = torch.tensor([0.5, 0.25, 0.01], dtype=torch.float64)
+    found = lp.language.perplexity(chances.log(), logarithms=True)
+    assert found == pytest.approx(lp.language.perplexity(chances), rel=1e-14)
+    assert found == pytest.approx(perplexity_of(Chances(*chances.tolist()), text(4)).perplexity, rel=1e-14)
+    assert lp.language.perplexity([-1000.0, -800.0], logarithms=True) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithms", "expected"),
+    [
+        ([], False, "one or more"),
+        ([0.5, 1.5], False, "numbers from 0 to 1"),
+        ([-0.5], False, "logarithms=True"),
+        ([math.nan], False, "numbers from 0 to 1"),
+        ([0.5], True, "0 at most"),
+    ],
+)
+def test_what_are_no_probabilities_is_refused(values: list[float], logarithms: bool, expected: str) -> None:
+    said(ArgumentError, lambda: lp.language.perplexity(values, logarithms=logarithms), expected)

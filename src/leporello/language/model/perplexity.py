@@ -6,7 +6,7 @@ A model is anything with a method `surprises`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,6 +83,36 @@ class Uniform:
         predicted = len(tokens) - 1
         pieces = (min(TOKENS_PER_PIECE, predicted - begin) for begin in range(0, predicted, TOKENS_PER_PIECE))
         return (torch.full((count,), math.log(self.size), dtype=torch.float64) for count in pieces)
+
+
+def perplexity(probabilities: Tensor | Sequence[float], *, logarithms: bool = False) -> float:
+    """The geometric mean of 1/p over the tokens of a text: exp(-(ln p(1) + ... + ln p(n)) / n), in float64.
+
+    It is 1 at best, where every p is 1; infinite at worst, where a p is 0; the size of the vocabulary for a uniform
+    model, where every p is 1/size.
+
+    probabilities   what a model gave to the tokens that came, one number for each, of any shape
+    logarithms      they are ln p, as log_softmax gives them
+
+    >>> round(perplexity([0.5, 0.125]), 9), perplexity([1.0, 1.0]), perplexity([1.0, 0.0])
+    (4.0, 1.0, inf)
+    >>> round(perplexity(torch.full((7,), 1 / 28)), 5)
+    28.0
+    """
+    values = torch.as_tensor(probabilities, dtype=torch.float64)
+    if not values.numel():
+        raise ArgumentError("there is no token to be surprised by.", came="no probabilities", expected="one or more")
+    lowest, highest = (-math.inf, 0.0) if logarithms else (0.0, 1.0)
+    outside = values[~((values >= lowest) & (values <= highest))]  # NaN too
+    if outside.numel():
+        raise ArgumentError(
+            "the argument 'probabilities' is out of range.",
+            came=outside[0].item(),
+            expected="logarithms, 0 at most" if logarithms else "numbers from 0 to 1",
+            tries="log_softmax of the scores" if logarithms else "softmax of the scores; logarithms=True for ln p",
+        )
+    logs = values if logarithms else values.log()
+    return perplexity_of_loss(-logs.mean().item())
 
 
 def perplexity_of_loss(loss: float) -> float:

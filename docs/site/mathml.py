@@ -23,9 +23,14 @@ KNOWN_AS = {  # commands that docutils has under another name
     "texttt": "mathtt",
     "textbf": "mathbf",
     "big": "bigl",
+    "Big": "Bigl",
+    "bigg": "biggl",
+    "Bigg": "Biggl",
     "lt": "<",
     "gt": ">",
 }
+TAG = re.compile(r"\\tag\{(?P<number>[^}]*)\}")  # the number of an equation
+DIGITS = re.compile(r"(?P<frac>\\[td]?frac) ?(?P<over>\d)(?P<under>\d)")  # \frac12
 COMMAND = re.compile(r"\\(?P<name>[A-Za-z]+)")
 
 
@@ -53,4 +58,6 @@ def _in_known_commands(formula: str) -> str:
         name = KNOWN_AS.get(found["name"], found["name"])
         return name if name in "<>" else "\\" + name
 
+    formula = TAG.sub(r"\\qquad \\text{(\g<number>)}", formula)
+    formula = DIGITS.sub(r"\g<frac>{\g<over>}{\g<under>}", formula)
     return COMMAND.sub(known, formula)

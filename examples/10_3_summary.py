@@ -22,7 +22,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 net = lp.Summary(lp.RNN(1, 16), nn.Linear(16, 1))  # the head reads the last state, once
 print(lp.fold(net, votes(1)[0]).unfold(3))
-updates = 400
+updates = 600
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
 for _ in range(updates):
     x, lengths, y = votes(64)

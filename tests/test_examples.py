@@ -17,6 +17,7 @@ SHORT = {
     "01_memory.py": ["--updates", "2", "--batch", "3", "--hidden", "5", "--length", "7", "--lengths", "1", "7", "63"],
     "02_influence_balancing.py": ["--updates", "3"],
     "03_teacher_forcing.py": ["--quick"],
+    "10_4_teacher_forcing.py": [],
 }
 
 

@@ -1,6 +1,6 @@
 """A net taught with true answers, tested on its own: each step adds a move to a place on a ring of eight.
 
-Taught, a step reads the true place before the move, and all steps run at once. Tested, it reads what it answered itself.
+Taught, a step reads the true place before the move, and all steps run at once. Tested, it reads its own answer.
 """
 
 import torch

@@ -20,6 +20,7 @@ SHORT = {
     "10_1_elman.py": [],
     "10_2_jordan.py": [],
     "10_3_summary.py": [],
+    "10_4_teacher_forcing.py": [],
 }
 
 

@@ -124,3 +124,16 @@ def test_a_cell_of_ones_own_is_built_from_its_module(own_module: str):
 def test_cells_that_cannot_be_built_are_refused(own_module: str, cell: str, said: str):
     with pytest.raises(ArgumentError, match=said):
         network_of(Config(cell=cell, hidden=4), 5)
+
+
+@pytest.mark.parametrize("cell", ["elman", "jordan", "elman-jordan", "gru", "lstm"])
+def test_the_third_output_depends_on_the_first_three_letters_and_on_nothing_later(cell: str) -> None:
+    torch.manual_seed(0)
+    word, letters = "machine", sorted(set("machine"))
+    tokens = torch.tensor([letters.index(letter) for letter in word[:-1]])
+    net = network_of(Config(cell=cell, hidden=8, embedding=4, dropout=0), len(letters)).eval()
+    third = net(tokens.unsqueeze(1))[0][2]
+    for step in range(len(tokens)):
+        changed = tokens.clone()
+        changed[step] = letters.index("e")
+        assert torch.equal(net(changed.unsqueeze(1))[0][2], third) == (step >= 3), step

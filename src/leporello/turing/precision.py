@@ -53,13 +53,13 @@ def first_error(
     *,
     dtype: torch.dtype,
     max_steps: int = 1000,
-    engine: str = "auto",
+    engine: str = "stepwise",
 ) -> FirstError | None:
     """Run a compiled machine in floats, and find the first step after which its configuration is wrong.
 
     None where it is right up to the step at which it halts, or up to `max_steps`.
 
-    engine   as in `lp.Recurrent`
+    engine   as in `lp.Recurrent`; the default compiles nothing
     """
     refuse_steps(max_steps)
     if cell.serial or dtype not in MANTISSA_BITS:

@@ -196,8 +196,8 @@ class StripWriter:
         inside = self.first <= index <= self.last
         if not edge.delay:
             if inside:
-                source = edge.source if edge.source in self.shared else f"{edge.source}@{index}"
-                self._line(edge, source, f"{edge.target}@{index}")
+                start = edge.source if edge.source in self.shared else f"{edge.source}@{index}"
+                self._line(edge, start, f"{edge.target}@{index}")
             return
         if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
             return  # no edge into what comes before; one arrow hints at what comes after

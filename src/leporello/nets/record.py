@@ -58,7 +58,8 @@ def _recorded(cell: nn.Module, x: Any, state: Any, names: tuple[Chosen, ...]) ->
     with observed(cell) if _reads_locals(cell, names) else collected_names() as inside:
         output, after = take(cell, x, state)
     leaves, of_state = leaves_of(after), state_names(cell, state)
-    known: dict[Chosen, Any] = {**inside, **dict(zip(of_state, leaves, strict=False))}
+    known: dict[Chosen, Any] = dict(inside)
+    known.update(zip(of_state, leaves, strict=False))
     by_position: dict[Chosen, Any] = dict(enumerate(leaves))
     for name in names:
         if name not in known and name not in by_position:

@@ -58,7 +58,7 @@ def _recorded(cell: nn.Module, x: Any, state: Any, names: tuple[Chosen, ...]) ->
     with observed(cell) if _reads_locals(cell, names) else collected_names() as inside:
         output, after = take(cell, x, state)
     leaves, of_state = leaves_of(after), state_names(cell, state)
-    known: dict[Chosen, Any] = dict(inside)
+    known: dict[Chosen, Any] = {name: value for name, value in inside.items()}  # noqa: C416
     known.update(zip(of_state, leaves, strict=False))
     by_position: dict[Chosen, Any] = dict(enumerate(leaves))
     for name in names:

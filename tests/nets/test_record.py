@@ -120,10 +120,70 @@ def test_an_unknown_name_is_refused_with_those_known(engine: str) -> None:
         assert known in str(refusal.value)
 
 
-@pytest.mark.parametrize("cell", [nn.GRUCell(3, 4), lambda x, h: (x, h), lp.Recurrent(lp.GRU(3, 4))])
-def test_only_cells_can_be_recorded(cell: Any) -> None:
-    with pytest.raises(ArgumentError, match="only cells that declare their state"):
-        lp.record(cell)
+def test_what_is_no_step_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="returns a state and no output"):
+        lp.record(nn.GRUCell(3, 4))
+    with pytest.raises(ArgumentError, match="its step is what can be recorded"):
+        lp.record(lp.Recurrent(lp.GRU(3, 4)))
+    with pytest.raises(ArgumentError, match="'cell' is no step"):
+        lp.record(3)
+
+
+class Plain(nn.Module):
+    """A module whose state is a tuple, and which names a value inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.U, self.W = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, count = state
+        a = self.U(x) + self.W(h)
+        h = lp.named(torch.tanh(a), "rate")
+        return h.sum(-1, keepdim=True), (h, count + 1)
+
+
+def plain_state() -> tuple[Tensor, Tensor]:
+    return normal(2, 4, seed=7), torch.zeros(2, 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("engine", FASTEST)
+def test_plain_modules_are_recorded_by_position_name_and_variable(engine: str) -> None:
+    module = shaken(Plain())
+    net = lp.Recurrent(lp.record(module, 0, "state1", "a", "rate", "h"), engine=engine)
+    x = normal(5, 2, 3, grad=True)
+    (outputs, values), final = net(x, plain_state())
+    assert list(values) == [0, "state1", "a", "rate", "h"]
+    close(values[0], torch.tanh(values["a"]))
+    close(values["h"], values[0], tolerance=0)
+    close(values["rate"], values[0], tolerance=0)
+    close(values["state1"][-1], final[1], tolerance=0)
+    assert values["state1"][:, 0, 0].tolist() == [1, 2, 3, 4, 5]
+    wanted = lp.Recurrent(module, engine=engine)(x, plain_state())
+    close((outputs, final), wanted)
+    sources = [x, *module.parameters()]
+    close(gradients((outputs, final), sources), gradients(wanted, sources))
+    (_, every), _ = lp.Recurrent(lp.record(module), engine=engine)(x, plain_state())
+    assert list(every) == ["state0", "state1"]
+
+
+def test_functions_and_variables_of_cells_are_recorded() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        twice = 2 * x
+        return twice, h + twice
+
+    (_, values), _ = lp.Recurrent(lp.record(step, "twice", "h"))(torch.ones(3, 2, 4), torch.zeros(2, 4))
+    assert values["twice"].unique().tolist() == [2]
+    assert values["h"][:, 0, 0].tolist() == [2, 4, 6]
+    cell = lp.Elman(3, 4, 2)
+    (_, values), _ = lp.Recurrent(lp.record(cell, "a", "h"))(torch.ones(3, 2, 3))
+    torch.testing.assert_close(torch.tanh(values["a"]), values["h"])
+
+
+def test_an_unknown_position_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="no value 2 to record") as refusal:
+        lp.record(Plain(), 2)(torch.zeros(2, 3), (torch.zeros(2, 4), torch.zeros(2, 1)))
+    assert "from 0 to 1" in str(refusal.value)
 
 
 def test_recordings_are_apart() -> None:

@@ -109,6 +109,10 @@ def _route_between(routes: ColumnRoutes, picture: Picture, layout: ColumnLayout)
         key = route_key(start, end)
         if line.kind == "forward" and key[2]:
             label_widths[key] = max(label_widths.get(key, 0.0), names_width(line.names))
+    for line in picture.lines:
+        key = route_key(spots[line.target], spots[line.source])
+        if line.kind != "forward" and key in label_widths:
+            label_widths[key] = max(label_widths[key], names_width(line.names))
     if not label_widths:
         routes.gap = MIN_GAP
         return

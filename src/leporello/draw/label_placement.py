@@ -105,7 +105,7 @@ def _group_alike(layout: PictureLayout) -> list[list[RoutedLine]]:
     """Lines with labels, grouped: those of one group have the same label and the same path relative to their target."""
     groups: dict[tuple[str, str, str, tuple[int, ...]], list[RoutedLine]] = {}
     for routed in layout.routed:
-        if routed.line.names and routed.line.kind == "forward":
+        if routed.line.names:
             source, target = layout.placed[routed.line.source], layout.placed[routed.line.target]
             shape = tuple(round(value) for point in routed.path for value in (point[0] - target.x, point[1] - target.y))
             key = (source.spot.place, target.spot.place, routed.line.label, shape)

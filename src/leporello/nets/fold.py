@@ -36,7 +36,7 @@ def fold(
     state      the state of one step; by default the cell's initial state
     context    tensors that every step reads, as its third argument
     loss       loss(output, target) -> a loss per row or a scalar: adds L and y to the loop
-    target     an example of y, one step's target; by default like the output
+    target     an example of y, one step's target; by default like the output, or class indices for nll_loss
 
     >>> from leporello.cells import Elman
     >>> loop = fold(Elman(3, 4, 2), torch.zeros(1, 3))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
@@ -27,7 +28,8 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
 
     loss     a function of one step's output and target, one value per row, or several, which are averaged; torch's
              losses are used without reduction
-    target   an example of the targets of one step, (batch, ...); by default like the output
+    target   an example of the targets of one step, (batch, ...); by default like the output, and class indices for
+             torch's nll_loss
     """
     signature = loop.signature
     assert signature is not None
@@ -37,7 +39,10 @@ def with_loss(loop: Loop, loss: Callable[[Any, Any], Tensor], target: Any = None
         raise ArgumentError(
             "the loss has no target to compare with.", expected="the argument 'target'", tries="lp.fold(..., target=y)"
         )
-    y = _target_input(draft, outputs[0].meta["val"], target)
+    if target is None and reads_indices(loss):
+        y = _index_input(draft, outputs[0].meta["val"])
+    else:
+        y = _target_input(draft, outputs[0].meta["val"], target)
     graph = _loss_graph(loop, loss, [node.meta["val"] for node in outputs], y.meta["val"])
     (losses,) = append_graph(draft, graph, [*outputs, y])
     losses.meta["label"] = "L"
@@ -57,6 +62,18 @@ def _target_input(draft: Draft, output: Tensor, target: Any) -> fx.Node:
         return fed
     like = output if target is None else target
     return draft.add_input(Port("sequence", "y", tuple(like.shape[1:]), like.dtype, like.device, role=Role.LOSS_TARGET))
+
+
+def reads_indices(loss: Any) -> bool:
+    """Whether a loss compares with class indices and with nothing else: torch's nll_loss, as function or module."""
+    function = loss.func if isinstance(loss, functools.partial) else loss
+    return isinstance(function, nn.NLLLoss) or function is nn.functional.nll_loss
+
+
+def _index_input(draft: Draft, output: Tensor) -> fx.Node:
+    """A new input `y` of class indices, for outputs with the classes as their first axis behind the rows."""
+    shape = tuple(output.shape[2:])
+    return draft.add_input(Port("sequence", "y", shape, torch.int64, output.device, role=Role.LOSS_TARGET))
 
 
 def _loss_graph(loop: Loop, loss: Callable[..., Tensor], outputs: list[Tensor], target: Tensor) -> fx.Graph:

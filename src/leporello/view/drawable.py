@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
+
 from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
 from leporello.draw.mermaid import mermaid
@@ -143,7 +145,11 @@ def crossing_of(gradient: Any, steps: int) -> list[float]:
             came=repr(gradient),
             expected="a method that runs backwards, such as lp.Full() or lp.Truncated(3)",
         )
-    return list(gradient.crossing(steps))
+    crossing = list(gradient.crossing(steps))
+    if getattr(gradient, "weights_stay", True):
+        return crossing
+    drawn = gradient.weights(steps, 1, torch.device("cpu"), torch.float64)  # random: one draw is shown
+    return crossing if drawn is None or drawn.dim() != 2 else [float(weight) for weight in drawn[:, 0]]
 
 
 def animation(name: str, view: Diagram, steps: int) -> Svg:

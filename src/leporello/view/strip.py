@@ -6,6 +6,7 @@ and after. `with_gradient` adds the arrows that a gradient follows back through 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -196,8 +197,8 @@ class StripWriter:
         inside = self.first <= index <= self.last
         if not edge.delay:
             if inside:
-                source = edge.source if edge.source in self.shared else f"{edge.source}@{index}"
-                self._line(edge, source, f"{edge.target}@{index}")
+                start = edge.source if edge.source in self.shared else f"{edge.source}@{index}"
+                self._line(edge, start, f"{edge.target}@{index}")
             return
         if not inside and (edge.delay > 1 or index == self._beginning(edge) or not self.strip.ends):
             return  # no edge into what comes before; one arrow hints at what comes after
@@ -317,7 +318,9 @@ def with_gradient(picture: Picture, diagram: Diagram, strip: Strip, crossing: Se
         ends = sorted((source.column, target.column))
         passed = weights[source.column > target.column]
         cut = any(passed[index] == 0 for index in range(ends[0] + 1, ends[1] + 1))
-        added.append(Line(line.target, line.source, kind="cut" if cut else "gradient"))
+        factor = math.prod(passed[index] for index in range(ends[0] + 1, ends[1] + 1))
+        names = () if factor in (0, 1) else (Name(f"ξ={factor:.3g}"),)
+        added.append(Line(line.target, line.source, names, kind="cut" if cut else "gradient"))
         followed += [] if cut else [ends]
     ways = {diagram.is_reverse(edge) for edge in diagram.edges if edge.delay}
     borders = {index for way in ways for index, weight in weights[way].items() if not weight}

@@ -63,7 +63,8 @@ def _refuse_other_forward(cell: nn.Module) -> None:
 def _refuse_networks(cell: nn.Module) -> None:
     """Refuse a cell that holds a network of ours, which would be traced inside a trace."""
     for path, module in cell.named_modules():
-        if type(module).__module__.startswith("leporello.nets.") and not isinstance(module, Cell):
+        is_step = isinstance(module, Cell) or hasattr(module, "is_step")
+        if type(module).__module__.startswith("leporello.nets.") and not is_step:
             raise UntraceableStep(
                 f"the cell holds a whole network, '{path}'; a step is one step of each of its parts.",
                 cell=place_of(cell),

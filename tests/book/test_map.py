@@ -77,8 +77,6 @@ def test_every_chapter_is_on_the_map() -> None:
 
 @pytest.mark.parametrize("name", functions())
 def test_a_function_that_the_map_names_exists(name: str) -> None:
-    if name.startswith("lp.turing.") and importlib.util.find_spec("leporello.turing") is None:
-        pytest.skip("until leporello.turing has been merged")
     assert callable(found(name)) or isinstance(found(name), property)
 
 

@@ -1,4 +1,4 @@
-"""The programs 10-1 to 10-3 are short, need torch and leporello alone, and stand as they are on a page of the book."""
+"""The programs 10-1 to 10-4 are short and need torch and leporello alone; three stand as they are on a page of the book."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_page_shows_the_program_as_it_is(program: str, language: str) -> None:
     assert without_words(code_of(program)) in shown
 
 
-@pytest.mark.parametrize("program", CHAPTER)
+@pytest.mark.parametrize("program", [*CHAPTER, "10_4_teacher_forcing.py"])
 def test_a_program_is_under_40_lines_and_imports_torch_and_leporello_alone(program: str) -> None:
     text = (ROOT / "examples" / program).read_text(encoding="utf-8")
     assert len(text.splitlines()) < 40

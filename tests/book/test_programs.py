@@ -1,4 +1,4 @@
-"""The programs 10-1 to 10-4 are short and need torch and leporello alone; three stand as they are on a page of the book."""
+"""The programs 10-1 to 10-4 are short and need torch and leporello alone; three stand on a page as they are."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def test_what_is_no_step_is_refused(cell: Any, came: str) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lp.record, lp.Feedback, lp.Stack, lambda cell: lp.Summary(cell, nn.Identity())],
-    ids=["record", "Feedback", "Stack", "Summary"],
+    [lp.Feedback, lp.Stack, lambda cell: lp.Summary(cell, nn.Identity())],
+    ids=["Feedback", "Stack", "Summary"],
 )
 def test_what_goes_round_a_cell_needs_one_that_declares_its_state(make: Any) -> None:
     said(ArgumentError, lambda: make(nn.Linear(3, 4)), "came      Linear", "expected  lp.Cell")

@@ -61,6 +61,9 @@ def test_values_and_gradients_are_those_of_the_equations() -> None:
         assert column(numbers(picture, name)[0]) == pytest.approx(value[0].tolist(), abs=2e-5), name
     for name, gradient in gradients.items():
         assert column(numbers(picture, name)[1]) == pytest.approx(gradient[0].tolist(), abs=2e-5), name
+    for t, right in enumerate(CLASSES.flatten().tolist(), 1):  # L = -log of the right class's probability
+        expected = [-1 / p if k == right else 0.0 for k, p in enumerate(values[f"ŷ({t})"][0].tolist())]
+        assert column(numbers(picture, f"ŷ({t})")[1]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_numbers_stay_when_parameters_change_afterwards() -> None:

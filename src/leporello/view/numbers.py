@@ -115,8 +115,9 @@ def with_numbers(
         if key is not None and spot.shape in ("circle", "box"):
             value = run.values.get(key) if spot.place in shown[0] else None
             gradient = run.gradients.get(key) if spot.place in shown[1] and _has_gradient(vertex) else None
-            if value is not None and vertex.through == "exp":
-                value, gradient = value.exp(), None
+            if vertex.through == "exp":  # by the chain rule: the node is the logarithm of what is shown
+                gradient = None if gradient is None else gradient / run.values[key].exp()
+                value = None if value is None else value.exp()
             if value is not None or gradient is not None:
                 tensors[spot.id] = (value, gradient)
     largest = tuple(_largest(pair[index] for pair in tensors.values()) for index in (0, 1))

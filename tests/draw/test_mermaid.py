@@ -51,6 +51,7 @@ def shown(written: str) -> str:
     """What Mermaid shows for a text in its quotes; fails on any sign that it might not show as it is."""
     assert written, "quotes with nothing in them are an error"
     lines = written.split("<br>")
+    lines = [re.sub("<sub>([^<>]+)</sub>", r"\1", line) for line in lines]
     for line in lines:
         assert PLAIN.fullmatch(line), line
         assert not MARKDOWN.match(line), line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,7 @@ def make_font(file: Path, family: str, letters: str) -> str:
     font.setupGlyf(glyphs)
     font.setupHorizontalMetrics(dict.fromkeys(names, (1000, 100)))
     font.setupHorizontalHeader(ascent=900, descent=-100)
-    font.setupNameTable({"familyName": family, "styleName": "Regular"})
+    font.setupNameTable({"familyName": family, "styleName": "Regular", "psName": family.replace(" ", "")})
     font.setupOS2(sTypoAscender=900, usWinAscent=900, usWinDescent=100)
     font.setupPost()
     file.parent.mkdir(exist_ok=True)
@@ -49,6 +50,7 @@ def make_font(file: Path, family: str, letters: str) -> str:
 def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Callable[..., bytes]]:
     """Gives a machine with these fonts alone, by family, and without fontconfig."""
     render = resvg_py.svg_to_bytes
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_DATA_DIRS", "")

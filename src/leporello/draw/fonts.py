@@ -1,8 +1,8 @@
 """Fonts for PNG: one for every generic family of CSS, one for Chinese letters, and the letters that no font has.
 
 resvg knows the system's fonts, and takes a letter that the font of a text lacks from any other. What it can draw is
-found by drawing: no font file is read here. Where a letter is missing, fontconfig and folders that resvg does not search
-are asked for a font.
+found by drawing: no font file is read here. Where a letter is missing, a font is looked for by fontconfig and in
+folders that resvg does not search.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def drawn_letters(svg: str) -> list[str]:
 
 
 def set_in_chinese(render: Render, svg: str, files: tuple[str, ...] = ()) -> str:
-    """The SVG with Chinese letters in a Chinese font, if there is one; unchanged where kana or hangul are among them."""
+    """The SVG with Chinese letters in a Chinese font, if there is one; unchanged if it has kana or hangul too."""
     drawn = "".join(text for text, is_drawn in _texts(svg) if is_drawn)
     if not HAN.search(drawn) or NOT_CHINESE.search(drawn):
         return svg

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leporello.draw.dot import dot
-from leporello.draw.picture import Line, Name, Picture, Spot
+from leporello.draw.picture import Line, Name, Numbers, Picture, Spot
 from tests.draw.hostile import HOSTILE, hostile_picture, hostile_strip
 from tests.view.figures import Graph, read
 
@@ -186,10 +186,42 @@ def test_the_same_picture_gives_the_same_text() -> None:
     assert dot(hostile_strip("h")) == dot(hostile_strip("h"))
 
 
+INDEXED = {
+    Name("W_xh"): "<W<SUB>xh</SUB>>",
+    Name("h_t'", time="t-1"): "<h'<SUB>t</SUB>(t-1)>",
+    Name("h", "1", "t"): "<h<SUB>1</SUB>(t)>",
+    Name("W_h", "2"): "<W<SUB>h,2</SUB>>",
+    Name("a<b & c", "1"): "<a&lt;b &amp; c<SUB>1</SUB>>",
+    Name("new_state"): '"new_state"',
+    Name("\\N", "1"): '"\\\\N1"',  # Graphviz would put the node's name there
+    Name("a\nb", "1"): '"a\\nb1"',
+}
+
+
+@pytest.mark.parametrize(("name", "label"), INDEXED.items(), ids=map(str, INDEXED))
+def test_an_index_is_set_below(name: Name, label: str) -> None:
+    text = dot(Picture("", "", (Spot("a", name, "a"), Spot("p", name, "p", shape="point")), ()))
+    assert f'"a" [label={label}, ' in text
+    assert f'"p" [xlabel={label}, ' in text
+
+
+def test_indices_of_matrices_are_set_below() -> None:
+    both = picture(Line("x", "h", (Name("W_xh"), Name("U"), Name("b_h"))))
+    assert '"x" -> "h" [label=<W<SUB>xh</SUB>, U, b<SUB>h</SUB>>];' in dot(both)
+
+
+def test_an_index_stands_above_numbers_too() -> None:
+    numbers = (Numbers((("0.5",), ("-1",)), ((1,), (-1,)), Name("∂L/∂h_t")),)
+    text = dot(Picture("", "", (Spot("h", Name("h_t"), "h", shape="card", numbers=numbers, caption="a<b"),), ()))
+    assert "label=<h<SUB>t</SUB><BR/>∂L/∂h<SUB>t</SUB><BR/>0.5<BR/> -1<BR/>a&lt;b>" in text
+
+
 @pytest.mark.parametrize(
     "text",
     [
         'digraph { "a" [label=a]; }',
+        'digraph { "a" [label=<a<B>1</B>>]; }',
+        'digraph { "a" [label=<\\N<SUB>1</SUB>>]; }',
         'digraph { "a" [label="\\N"]; }',
         'digraph { "a" [label="&lt;"]; }',
         'digraph { "a" [label="two\nlines"]; }',

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from leporello.draw.mermaid import STYLES, TINTS, mermaid
-from leporello.draw.picture import Line, Name, Picture, Spot
+from leporello.draw.picture import Line, Name, Numbers, Picture, Spot
 from tests.draw.hostile import HOSTILE, hostile_picture, hostile_strip
 
 LABEL = r'"([^"]*)"'
@@ -51,6 +51,7 @@ def shown(written: str) -> str:
     """What Mermaid shows for a text in its quotes; fails on any sign that it might not show as it is."""
     assert written, "quotes with nothing in them are an error"
     lines = written.split("<br>")
+    lines = [re.sub("<sub>([^<>]+)</sub>", r"\1", line) for line in lines]
     for line in lines:
         assert PLAIN.fullmatch(line), line
         assert not MARKDOWN.match(line), line
@@ -152,6 +153,32 @@ def test_hostile_words_are_told_on_one_line(words: str) -> None:
 @pytest.mark.parametrize("name", ["h(t-1)", "h(t+1)", "x(...)", "from_x", "隐藏", "σ", "new state", "a, b"])
 def test_ordinary_names_stay_readable(name: str) -> None:
     assert f'n0(("{name}"))' in mermaid(Picture("", "", (circle(name),), ()))
+
+
+INDEXED = {
+    Name("W_xh"): "W<sub>xh</sub>",
+    Name("h_t'", time="t-1"): "h#39;<sub>t</sub>(t-1)",
+    Name("h", "1", "t"): "h<sub>1</sub>(t)",
+    Name("W_h", "2"): "W<sub>h,2</sub>",
+    Name("<b>", "1"): "#60;b#62;<sub>1</sub>",
+    Name("a\nb", "1"): "a<br>b1",
+}
+
+
+@pytest.mark.parametrize(("name", "label"), INDEXED.items(), ids=map(str, INDEXED))
+def test_an_index_is_set_below(name: Name, label: str) -> None:
+    assert f'n0(("{label}"))' in mermaid(Picture("", "", (Spot("a", name, "a"),), ()))
+
+
+def test_indices_of_matrices_are_set_below() -> None:
+    both = picture(Line("x", "h", (Name("W_xh"), Name("U"), Name("b_h"))))
+    assert 'n0 -->|"W<sub>xh</sub>, U, b<sub>h</sub>"| n1' in mermaid(both)
+
+
+def test_an_index_stands_above_numbers_too() -> None:
+    numbers = (Numbers((("0.5",), ("1",)), ((1,), (1,)), Name("∂L/∂h_t")),)
+    text = mermaid(Picture("", "", (Spot("h", Name("h_t"), "h", shape="card", numbers=numbers, caption="ab"),), ()))
+    assert 'n0("h<sub>t</sub><br>∂L#47;∂h<sub>t</sub><br>0#46;5<br>#32;#32;1<br>ab")' in text
 
 
 def test_a_delay_is_one_black_square_on_the_line() -> None:

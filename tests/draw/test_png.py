@@ -9,7 +9,8 @@ import zlib
 
 import pytest
 
-from leporello.draw.png import MAX_PIXELS, _fonts, png
+from leporello.draw.fonts import generic_families
+from leporello.draw.png import MAX_PIXELS, png
 from leporello.errors import ArgumentError, LeporelloError
 from tests.cli.invoke import refused
 from tests.errors.said import said
@@ -85,4 +86,4 @@ def test_a_kind_of_font_that_is_missing_is_drawn_with_another() -> None:
     def only_one(svg_string: str) -> bytes:
         return b"drawn" if '"Noto Sans"' in svg_string else b"nothing"
 
-    assert set(_fonts(only_one).values()) == {"Noto Sans"}
+    assert set(generic_families(only_one).values()) == {"Noto Sans"}

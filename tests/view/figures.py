@@ -171,7 +171,8 @@ class Graph:
         return Figure(Counter(map(self.name, spots)), edges, Counter(map(self.name, dashed)))
 
 
-TOKEN = re.compile(r'\s*(?:("(?:[^"\\\n]|\\.)*")|(->|[{}\[\];,=])|([A-Za-z_]\w*|-?[0-9]+(?:\.[0-9]+)?))')
+HTML = r"<(?:[^<>\n]|</?SUB>|<BR/>)+>"
+TOKEN = re.compile(rf'\s*(?:("(?:[^"\\\n]|\\.)*"|{HTML})|(->|[{{}}\[\];,=])|([A-Za-z_]\w*|-?[0-9]+(?:\.[0-9]+)?))')
 ENTITY = re.compile(r"&(amp|lt|gt|quot|#[0-9]+|[A-Za-z][A-Za-z0-9]*);")
 TEXTS = ("label", "xlabel", "tooltip")
 
@@ -265,6 +266,12 @@ def identifier(token: str) -> str:
 
 
 def words(token: str) -> str:
-    """A label as Graphviz shows it: of its entities we write one only."""
+    """A label as Graphviz shows it: of its entities we write one only, of HTML indices and line breaks."""
+    if token.startswith("<"):
+        assert "\\" not in token, "Graphviz replaces escapes in HTML too"
+        text = re.sub("<SUB>([^<>]+)</SUB>", r"\1", token[1:-1].replace("<BR/>", "\n"))
+        assert not re.search("[<>]", text), token
+        entities = {"amp": "&", "lt": "<", "gt": ">"}
+        return ENTITY.sub(lambda match: entities[match[1]], text)
     assert token.startswith('"'), f"a text without quotes: {token}"
     return identifier(ENTITY.sub(lambda match: {"amp": "&"}[match[1]], token))

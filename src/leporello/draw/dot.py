@@ -1,15 +1,17 @@
 """A picture in Graphviz's language DOT: rows from bottom to top, one black square per source and delay.
 
-Graphviz finds the coordinates. Names are escaped, so that each is shown as it is written. Borders of windows are not
-drawn: the language has no line beside a node, but the arrows that are cut show where windows end.
+Graphviz finds the coordinates. Names are escaped, so that each is shown as it is written, and their indices are set
+below. Borders of windows are not drawn: the language has no line beside a node, but the arrows that are cut show where
+windows end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from leporello.draw.picture import Line, Picture, Spot, delays
+from leporello.draw.picture import Line, Name, Picture, Spot, delays, has_index
 
 SHAPE_ATTRIBUTES: Mapping[str, dict[str, object]] = {
     "circle": {"shape": "circle"},
@@ -84,7 +86,8 @@ class _DotWriter:
         ]
 
     def _spot(self, spot: Spot) -> str:
-        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
+        plain = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
+        words = _with_indices([[part] for part in spot.written], plain)
         attributes = {("xlabel" if spot.shape == "point" else "label"): words, **SHAPE_ATTRIBUTES[spot.shape]}
         if spot.tint in self.tints and spot.shape in TINTED_SHAPES:
             attributes |= {"style": "filled", **self.tints[spot.tint][0]}
@@ -106,7 +109,7 @@ class _DotWriter:
     def _line(self, line: Line) -> str:
         source, target = self.spots[line.source], self.spots[line.target]
         start = self.squares[line.source][line.delay - 1] if line.delay else line.source
-        attributes: dict[str, object] = {"label": line.label} if line.names else {}
+        attributes: dict[str, object] = {"label": _with_indices([line.names], line.label)} if line.names else {}
         if line.tint in self.tints:
             attributes |= self.tints[line.tint][1]
         if line.delay or source.column != target.column or source.above:
@@ -173,7 +176,30 @@ def _attributes(attributes: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={_value(key, value)}" for key, value in attributes.items())
 
 
+class _Html(str):
+    """A label in Graphviz's HTML-like language."""
+
+
+def _with_indices(lines: Sequence[Sequence[Name | str]], plain: str) -> str:
+    """A label with its indices below, as HTML; the plain text if it has none, or letters that HTML would change."""
+    texts = [str(part) for line in lines for part in line]
+    is_safe = all(text.isprintable() and "\\" not in text for text in texts)
+    if not (is_safe and has_index(part for line in lines for part in line)):
+        return plain
+    return _Html("<BR/>".join(", ".join(map(_html, line)) for line in lines))
+
+
+def _html(part: Name | str) -> str:
+    if isinstance(part, str):
+        return html.escape(part, quote=False)
+    name = part.set
+    base, below, time = (html.escape(text, quote=False) for text in (name.base, name.below, name.time))
+    return base + (f"<SUB>{below}</SUB>" if below else "") + (f"({time})" if time else "")
+
+
 def _value(key: str, value: object) -> str:
+    if isinstance(value, _Html):
+        return f"<{value}>"
     if key in ("label", "xlabel", "tooltip"):
         return _text(str(value))
     return str(value).lower() if isinstance(value, (bool, int, float)) else _quoted(str(value))

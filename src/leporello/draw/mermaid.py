@@ -7,9 +7,9 @@ The language has no rows: the columns of a strip follow from its arrows. Tooltip
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from leporello.draw.picture import Line, Picture, Spot, delays
+from leporello.draw.picture import Line, Name, Picture, Spot, delays, has_index
 
 BRACKETS: Mapping[str, tuple[str, str]] = {  # around the label of each shape
     "circle": ("((", "))"),
@@ -80,8 +80,9 @@ class _MermaidWriter:
 
     def _spot(self, spot: Spot) -> str:
         left, right = BRACKETS[spot.shape]
-        words = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
-        return f'{self.ids[spot.id]}{left}"{_escaped(words)}"{right}'
+        plain = "\n".join(spot.lines) if spot.numbers or spot.caption else str(spot.name)
+        words = _with_indices([[part] for part in spot.written], plain)
+        return f'{self.ids[spot.id]}{left}"{words}"{right}'
 
     def _arrows(self) -> list[str]:
         chains = [
@@ -92,7 +93,7 @@ class _MermaidWriter:
 
     def _arrow(self, line: Line) -> str:
         start = self.squares[line.source, line.delay] if line.delay else self.ids[line.source]
-        label = f'|"{_escaped(line.label)}"|' if line.names else ""
+        label = f'|"{_with_indices([line.names], line.label)}"|' if line.names else ""
         return f"{start} {ARROWS[line.kind]}{label} {self.ids[line.target]}"
 
     def _captions(self) -> list[str]:
@@ -141,6 +142,21 @@ class _MermaidWriter:
 def _accessible_text(key: str, words: str) -> list[str]:
     """The line with a text for screen readers; none for an empty text."""
     return [f"{key}: {_escaped(words, ' ')}"] if words.strip() else []
+
+
+def _with_indices(lines: Sequence[Sequence[Name | str]], plain: str) -> str:
+    """An escaped label with its indices below; the plain text, escaped, if it has none."""
+    if not has_index(part for line in lines for part in line):
+        return _escaped(plain)
+    return "<br>".join(", ".join(map(_escaped_part, line)) for line in lines)
+
+
+def _escaped_part(part: Name | str) -> str:
+    if isinstance(part, str):
+        return _escaped_line(part)
+    name = part.set
+    below = f"<sub>{_escaped_line(name.below)}</sub>" if name.below else ""
+    return _escaped_line(name.base) + below + (_escaped_line(f"({name.time})") if name.time else "")
 
 
 def _escaped(words: str, newline: str = "<br>") -> str:

@@ -38,6 +38,12 @@ class Name:
         return Name(found[1] + found[3], below, self.time)
 
 
+def has_index(parts: Iterable[Name | str]) -> bool:
+    """Whether a name among these has an index, and nothing has a line break, which formats with indices write apart."""
+    parts = list(parts)
+    return any(isinstance(part, Name) and part.set.below for part in parts) and "\n" not in "".join(map(str, parts))
+
+
 @dataclass(frozen=True)
 class Numbers:
     """A vector or a matrix that is written on a spot.
@@ -86,13 +92,18 @@ class Spot:
     caption_below: bool = False
 
     @property
-    def lines(self) -> list[str]:
+    def written(self) -> list[Name | str]:
         """All that is written on it, line by line, for formats without colours: the name first."""
-        found = [" ".join(str(self.name).split())]
+        found: list[Name | str] = [self.name]
         for block in self.numbers:
-            found += [str(block.head)] if block.head is not None else []
+            found += [block.head] if block.head is not None else []
             found += [" ".join(row) for row in aligned(block.texts)]
         return [*found, self.caption] if self.caption else found
+
+    @property
+    def lines(self) -> list[str]:
+        """The same as plain text; the name is on one line."""
+        return [" ".join(str(self.name).split()), *map(str, self.written[1:])]
 
 
 def aligned(rows: tuple[tuple[str, ...], ...]) -> list[list[str]]:

@@ -1,36 +1,23 @@
-"""Rendering of SVG as PNG with the package resvg_py: a font for every generic family, and a limit on the size."""
+"""Rendering of SVG as PNG with the package resvg_py: with fonts for all its letters, and a limit on the size."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from types import ModuleType
 
+from leporello.draw.fonts import (
+    drawn_letters,
+    fallback_fonts,
+    generic_families,
+    missing_letters_warning,
+    set_in_chinese,
+)
 from leporello.errors import ArgumentError, LeporelloError
 
 MAX_PIXELS = 2**26  # 256 MiB while it is drawn; resvg would abort the process on a far larger image, not raise
-
-# resvg has one font for each generic family of CSS, and draws no text where that font is missing.
-FONT_FAMILIES = {
-    "serif": ("DejaVu Serif", "Liberation Serif", "Noto Serif", "FreeSerif", "Times New Roman", "Times", "Georgia"),
-    "sans-serif": (
-        "DejaVu Sans",
-        "Liberation Sans",
-        "Noto Sans",
-        "FreeSans",
-        "Arial",
-        "Helvetica",
-        "Segoe UI",
-        "Ubuntu",
-        "Cantarell",
-    ),
-    "monospace": ("DejaVu Sans Mono", "Liberation Mono", "Noto Sans Mono", "FreeMono", "Courier New", "Menlo"),
-}
-
-_TEST_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
 
 
 class Png(bytes):
@@ -49,13 +36,24 @@ class Png(bytes):
 def png(svg: str, scale: float = 2) -> bytes:
     """The image of an SVG on a white background, `scale` pixels for each unit of the SVG.
 
+    Letters that no font has are named in a warning.
+
     >>> png('<svg xmlns="http://www.w3.org/2000/svg" width="3" height="2"/>')[:4]
     b'\\x89PNG'
     """
     resvg = _resvg()
     _check_size(svg, scale)
-    fonts = _fonts(resvg.svg_to_bytes) if "<text" in svg else {}
-    return resvg.svg_to_bytes(svg_string=svg, background="white", zoom=scale, **fonts)
+    render = resvg.svg_to_bytes
+    options: dict[str, object] = {}
+    if "<text" in svg:
+        options |= generic_families(render)
+        files, missing = fallback_fonts(render, drawn_letters(svg))
+        if files:
+            options["font_files"] = list(files)
+        if missing:
+            warnings.warn(missing_letters_warning(missing), UserWarning, stacklevel=3)  # at the caller of `.png()`
+        svg = set_in_chinese(render, svg, files)
+    return render(svg_string=svg, background="white", zoom=scale, **options)
 
 
 def _resvg() -> ModuleType:
@@ -94,26 +92,3 @@ def _size(svg: str) -> tuple[float, float]:
     if box:
         return float(box[1]), float(box[2])
     raise ArgumentError("the argument 'svg' tells no size.", expected='<svg ... width="300" height="200">')
-
-
-@functools.cache
-def _fonts(render: Callable[..., bytes]) -> dict[str, str]:
-    """Arguments for resvg: for each generic family an installed font, of another family where none is installed."""
-    installed = {
-        kind: next((name for name in (kind, *names) if _draws(render, name)), None)
-        for kind, names in FONT_FAMILIES.items()
-    }
-    substitute = next(filter(None, installed.values()), None)
-    if substitute is None:
-        raise LeporelloError(
-            "no font was found, so the picture would have no letters.",
-            expected="one of " + ", ".join(names[0] for names in FONT_FAMILIES.values()) + " or a font like them",
-            tries="install one, as the package fonts-dejavu; or write a .svg, which is drawn with the reader's fonts",
-        )
-    return {f"{kind.replace('-', '_')}_family": name or substitute for kind, name in installed.items() if name != kind}
-
-
-def _draws(render: Callable[..., bytes], family: str) -> bool:
-    """Whether a letter of this family is drawn at all."""
-    letter = f'<text x="5" y="35" font-size="30" font-family="{family}">M</text>'
-    return render(svg_string=_TEST_SVG.format(letter)) != render(svg_string=_TEST_SVG.format(""))

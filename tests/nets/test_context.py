@@ -156,3 +156,24 @@ def test_a_step_that_writes_to_it_is_refused():
 
     with pytest.raises(lp.errors.UntraceableStep, match="writes to 'memory', which all steps share"):
         lp.Recurrent(step)(X, torch.zeros(5, 1), context=torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize("engine", [FASTEST, "stepwise"])
+def test_a_memory_joined_with_the_state(engine):
+    """The gradient of the state is a slice that begins behind the memory, wherever that ends."""
+
+    class Joined(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRUCell(7, 4)
+
+        def forward(self, x, h, memory):
+            rows = torch.cat([memory, h.unsqueeze(1)], 1)
+            weights = torch.einsum("bnd,bd->bn", rows, h).softmax(1)
+            h = self.gru(torch.cat([x, torch.einsum("bn,bnd->bd", weights, rows)], 1), h)
+            return h, h
+
+    net = lp.Recurrent(Joined(), engine=engine)
+    for size in (6, 9, 2):
+        report = lp.check_gradients(net, X, torch.randn(5, 4), context=torch.randn(5, size, 4))
+        assert report.ok, report

@@ -16,6 +16,7 @@ from leporello.kernel.description import Expression
 from leporello.kernel.index import Index, row_major, split_row_major
 from leporello.kernel.lowering_context import LoweringContext, Positions, cast, dims, dtype_of, refuse, short
 from leporello.loop.graph import arguments
+from leporello.loop.sizes import AnySize, Size
 
 SPLITS = {"split", "split_with_sizes", "chunk", "unbind"}  # have several results, which are read through getitem
 
@@ -118,7 +119,10 @@ def _slice(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
         if dims(node) == dims(source):
             return index
         refuse(node)
-    begin = min(max(int(start or 0) + (size if int(start or 0) < 0 else 0), 0), size)
+    if isinstance(start, Size):  # torch has put it into its bounds: it is the end of another part
+        begin: AnySize = start
+    else:
+        begin = min(max(int(start or 0) + (size if int(start or 0) < 0 else 0), 0), size)
     index[axis] = (index[axis] or Index()).times(step).plus(Index(begin))
     return index
 

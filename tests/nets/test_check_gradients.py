@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import leporello as lp
 from leporello.engine import autograd
@@ -102,3 +103,21 @@ def test_boolean_states_and_writes_in_place_are_compared() -> None:
     before = [leaf.clone() for leaf in state]
     assert lp.check_gradients(lp.Recurrent(step), torch.randn(5, 2, 3), state).ok
     assert all(map(torch.equal, state, before))
+
+
+def test_resets_to_a_state_that_the_cell_makes_of_its_parameters() -> None:
+    class Own(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=4, c=4)
+            self.cell, self.first = nn.LSTMCell(3, 4), nn.Parameter(torch.randn(4))
+
+        def initial_state(self, batch: int, *, device: Any = None, dtype: Any = None) -> tuple[Tensor, Tensor]:
+            return self.first.expand(batch, -1), torch.zeros(batch, 4, device=device, dtype=dtype)
+
+        def forward(self, x: Tensor, state: Any) -> tuple[Tensor, list[Tensor]]:
+            h, c = self.cell(x, (state.h, state.c))
+            return h, [h, c]
+
+    report = lp.check_gradients(lp.Recurrent(Own()), torch.randn(5, 3, 3), resets=torch.rand(5, 3) < 0.4)
+    assert report.ok, report
+    assert "first" in report.gradients

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from leporello.call.arguments import Call, checked_call
-from leporello.call.inputs import is_floating
+from leporello.call.initial_state import reset_state
+from leporello.call.inputs import is_floating, state_options
 from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.context import context_of
@@ -102,7 +103,11 @@ def check_gradients(
     shared |= {id(buffer): buffer.detach() for buffer in net.cell.buffers() if not buffer.is_leaf}
     exact = copy.deepcopy(net, shared)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    slow = _Side.of(exact, _on_new_leaves(call, _wide, of_inputs), [_wide(draw) for draw in draws], wide)
+    widened = _on_new_leaves(call, _wide, of_inputs)
+    if call.initial is not None:  # of the copy's own parameters, so that their gradients are found there
+        options = state_options(exact.cell, widened.sequences, widened.state)
+        widened = replace(widened, initial=reset_state(exact.cell, widened.state, call.batch, options))
+    slow = _Side.of(exact, widened, [_wide(draw) for draw in draws], wide)
     instead = {id(tensor): wide[name] for name, tensor in found.items()}
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)

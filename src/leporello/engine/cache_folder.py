@@ -1,7 +1,7 @@
 """The cache folder of generated code: C sources, built libraries with their hashes, and the text of sweeps.
 
-Its path is LEPORELLO_CACHE if that is set; else it is `leporello` in the user's cache folder: that of platformdirs if
-installed, else XDG_CACHE_HOME or ~/.cache.
+Its path is LEPORELLO_CACHE if that is set; else it is `leporello` in the user's cache folder: on Linux XDG_CACHE_HOME
+or ~/.cache, elsewhere that of platformdirs, if installed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from pathlib import Path
 
 from leporello.atomic_write import replacing
@@ -22,12 +23,15 @@ def folder() -> Path:
     variable = os.environ.get("LEPORELLO_CACHE")
     if variable:
         return Path(variable)
-    try:
-        from platformdirs import user_cache_path
-    except ImportError:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        return Path(home) / "leporello"
-    return user_cache_path("leporello", appauthor=False)
+    if sys.platform != "linux":  # there platformdirs has the same rule, and takes a hundredth of a second to load
+        try:
+            from platformdirs import user_cache_path
+        except ImportError:
+            pass
+        else:
+            return user_cache_path("leporello", appauthor=False)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "leporello"
 
 
 def safe_folder() -> Path:

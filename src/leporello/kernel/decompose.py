@@ -172,10 +172,12 @@ def _recorded(
     values = [leaf.meta["val"] for leaf in leaves]
     if family.lengths or not all(isinstance(value, torch.Tensor) for value in values):
         return None
-    of_leaf = dict(
-        zip(leaves, (value.view_as(value) for value in values), strict=True)
-    )  # no leaf is another one's alias
-    recorder = _Recorder(graph, {id(value): leaf for leaf, value in of_leaf.items()})
+    of_leaf: dict[fx.Node, torch.Tensor] = {}
+    nodes: dict[int, fx.Node] = {}
+    for leaf, value in zip(leaves, values, strict=True):
+        of_leaf[leaf] = value if id(value) not in nodes else value.view_as(value)  # each leaf has a tensor of its own
+        nodes[id(of_leaf[leaf])] = leaf
+    recorder = _Recorder(graph, nodes)
     args, options = fx.map_arg((node.args, node.kwargs), of_leaf.__getitem__)
     try:
         with family.active(), family.no_new_guards(), torch.no_grad(), recorder:

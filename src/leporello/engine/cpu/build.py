@@ -136,15 +136,21 @@ def _vector_bytes(flags: tuple[str, ...]) -> int:
     return 32 if "__AVX__" in macros else 16
 
 
-def library_ahead(text: str, name: str = "kernel") -> Callable[[], tuple[ctypes.CDLL, Path]]:
-    """Begin to build the library of a C source in a thread; the returned function waits for it, and is `library`."""
+def library_ahead(text: str | Callable[[], str], name: str = "kernel") -> Callable[[], tuple[ctypes.CDLL, Path]]:
+    """Begin to build the library of a C source in a thread; the returned function waits for it, and is `library`.
+
+    text   of the C source, or what returns it, called in that thread: it may ask the compiler
+    """
     refuse_no_compiler()
     built: Future[tuple[ctypes.CDLL, Path]] = Future()
     process = os.getpid()
 
+    def build_here() -> tuple[ctypes.CDLL, Path]:
+        return library(text if isinstance(text, str) else text(), name)
+
     def build() -> None:
         try:
-            built.set_result(library(text, name))
+            built.set_result(build_here())
         except BaseException as error:
             built.set_exception(error)
 
@@ -153,7 +159,7 @@ def library_ahead(text: str, name: str = "kernel") -> Callable[[], tuple[ctypes.
     def wait() -> tuple[ctypes.CDLL, Path]:
         with timed_phase("the C compiler"):
             forked = os.getpid() != process and not built.done()  # the child of a fork does not have the thread
-            return library(text, name) if forked else built.result()
+            return build_here() if forked else built.result()
 
     return wait
 

@@ -59,9 +59,8 @@ def build_ahead(dtype: torch.dtype) -> Callable[[], Any]:
     refusal = compiler_refusal()
     if refusal is not None:
         return refuse_no_compiler
-    return library_ahead(
-        runtime_text(torch.float64 if dtype == torch.float64 else torch.float32, vector_bytes()), "runtime"
-    )
+    own = torch.float64 if dtype == torch.float64 else torch.float32
+    return library_ahead(lambda: runtime_text(own, vector_bytes()), "runtime")
 
 
 @functools.cache

@@ -94,3 +94,35 @@ def test_what_is_wrong_is_said():
         lp.Recurrent(Decoder(), batch_axis={"c": 1})(X, state)
     with pytest.raises(ArgumentError, match="'batch_axis' is no axis"):
         lp.Recurrent(Decoder(), batch_axis="h")
+
+
+class Squeezing(lp.Cell):
+    """`squeeze()` on values of the step and of the context, which loses the batch of one row in plain torch."""
+
+    def __init__(self):
+        super().__init__(h=4)
+        self.W = nn.Linear(3, 4)
+
+    def forward(self, x, h, context):
+        h = torch.tanh(self.W(x).unsqueeze(1) + h.unsqueeze(1)).squeeze()
+        h = torch.cat([h[:, :2], context.squeeze()], 1)
+        return nn.functional.dropout(h), h * lp.time()
+
+
+@pytest.mark.parametrize("engine", FASTEST)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_check_gradients_of_a_step_that_squeezes_keeps_the_batch_of_one_row(engine, batch):
+    net = lp.Recurrent(Squeezing(), engine=engine)
+    report = lp.check_gradients(net, X[:, :batch], context=torch.randn(batch, 1, 2), time=torch.arange(batch))
+    assert report.ok, report
+    assert len(report.outputs) == 2
+    assert "context" in report.gradients
+
+
+def test_a_cell_with_one_state_is_told_that_it_gets_the_tensor():
+    class Named(lp.Cell):
+        def forward(self, x, state):
+            return x, state.h + x
+
+    with pytest.raises(ArgumentError, match=r"state in the place of state\.h"):
+        lp.Recurrent(Named(h=3))(X)

@@ -14,7 +14,7 @@ from leporello.loop.batch_axis import batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, described, leaves_of, same_structure
 from leporello.loop.step import place_of, state_names
-from leporello.loop.tracing.step_checks import refuse_batchless
+from leporello.loop.tracing.step_checks import refuse_batchless, refuse_other_forward
 
 
 def state_before(cell: nn.Module, state: Tree, batch: int, options: dict[str, Any]) -> Tree:
@@ -72,6 +72,7 @@ def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
     """
     make = getattr(cell, "initial_state", None)
     if make is None:
+        refuse_other_forward(cell)
         raise MissingState(
             "this cell declares no initial state.",
             cell=place_of(cell),

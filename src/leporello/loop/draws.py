@@ -218,16 +218,19 @@ def _draw_shape(func: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], tor
     return tuple(shape), dtype if dtype.is_floating_point else torch.float32, device
 
 
-def replay(draws: Sequence[Tensor], time: int | None = None) -> Drawing:
+def replay(draws: Sequence[Tensor], time: int | None = None, copies: int = 1) -> Drawing:
     """A mode in which random operators take these numbers, in the order in which the operators run.
 
-    time   the step, where the numbers are those of all steps
+    time     the step, where the numbers are those of all steps
+    copies   how often each row is there, one whole batch after another
     """
     remaining: Iterator[Tensor] = iter(draws)
 
     def numbers(draw: Draw) -> Tensor:
         value = next(remaining)
         value = value if time is None or draw.once else value[time]
+        if copies > 1 and value.shape != draw.shape:
+            value = torch.cat([value] * copies)
         return value if value.dim() == len(draw.shape) else value.reshape(draw.shape)  # with rows merged: `of_rows`
 
     return Drawing(numbers)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.call.arguments import Call, checked_call
 from leporello.call.initial_state import reset_state
@@ -112,7 +113,7 @@ def check_gradients(
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
         values, gradients = fast.run(lambda: net._run(fast.call, passing), seed)
-        with ReadInstead(instead):
+        with ReadInstead(instead), _Widened(net.cell, fast.call):
             plain = partial(plain_loop, exact.cell, slow.call, slow.draws, passing)
             exact_values, exact_gradients = slow.run(plain, seed)
     dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
@@ -161,6 +162,31 @@ def _wide(leaf: Tensor) -> Tensor:
     if leaf.is_complex():
         return leaf.to(torch.complex128)
     return leaf.double() if leaf.is_floating_point() else leaf
+
+
+class _Widened(TorchDispatchMode):
+    """What a step casts or makes in the dtype of its net, as in `(u > 0).float()`, becomes float64 or complex128.
+
+    So does float32 where the net's own dtype is smaller. Of a net in float64 nothing changes.
+    """
+
+    def __init__(self, cell: torch.nn.Module, call: Call) -> None:
+        super().__init__()
+        leaves = [*cell.parameters(), *(leaf for _, leaf in (*call.sequences, *call.states))]
+        own = {leaf.dtype.to_real() for leaf in leaves if is_floating(leaf)}
+        narrow = {torch.float16, torch.bfloat16, torch.float32} if own & {torch.float16, torch.bfloat16} else own
+        narrow = narrow if torch.float64 not in own else set()
+        self.wide = dict.fromkeys(narrow, torch.float64)
+        self.wide |= {dtype.to_complex(): torch.complex128 for dtype in narrow if dtype != torch.bfloat16}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in self.wide:
+            kwargs["dtype"] = self.wide[kwargs["dtype"]]
+        return torch.utils._pytree.tree_map_only(Tensor, self._widened, func(*args, **kwargs))
+
+    def _widened(self, value: Tensor) -> Tensor:
+        return value.to(self.wide.get(value.dtype, value.dtype))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call
@@ -60,10 +61,12 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
             initial = map_leaves(torch.zeros_like, state) if call.initial is None else call.initial
             there = call.resets[time] if past is None else call.resets[time] & ~past  # padding does nothing
             state = _chosen(there, initial, state)
-        numbers = replay(draws, time) if draws is not None else nullcontext()
-        number = torch.as_tensor(call.begin + time, device=call.device)
-        with numbers, clock.at(number), present_context(plain_context(call.context)):
-            output, state = take(cell, _cloned(x), _cloned(state))
+        try:
+            with _OneRow() if call.batch == 1 else nullcontext():
+                output, state = _step(cell, call, x, state, draws, time)
+        except _BatchSqueezed:
+            twice = _step(cell, call, x, state, draws, time, copies=2)
+            output, state = map_leaves(lambda value: value[:1] if isinstance(value, Tensor) else value, twice)
         if call.targets is not None:
             state = _forced(cell, state, str(leaf), call, time)
         if past is not None:
@@ -76,9 +79,34 @@ def _once(cell: nn.Module, call: Call, draws: Sequence[Tensor] | None, passing: 
     return _stacked(outputs), state
 
 
-def _cloned(tree: Tree) -> Tree:
-    """Copies of the tensors: a step may write to its arguments, and means its own."""
-    return map_leaves(lambda value: value.clone() if isinstance(value, Tensor) else value, tree)
+def _step(
+    cell: nn.Module, call: Call, x: Tree, state: Tree, draws: Sequence[Tensor] | None, time: int, copies: int = 1
+) -> tuple[Tree, Tree]:
+    """Output and next state of one step, with each row as often as `copies` says."""
+    numbers = replay(draws, time, copies) if draws is not None else nullcontext()
+    number = torch.as_tensor(call.begin + time, device=call.device)
+    number = number.repeat(copies) if number.dim() else number
+    x, state, context = (_copied(tree, copies) for tree in (x, state, call.context))
+    with numbers, clock.at(number), present_context(plain_context(context)):
+        return take(cell, x, state)
+
+
+class _BatchSqueezed(Exception):
+    """A step calls `squeeze()` on the values of one row: it would lose the batch, which a Loop keeps."""
+
+
+class _OneRow(TorchFunctionMode):
+    """Stops a step at `squeeze()` without axes. Two equal rows then tell which axis is the batch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.squeeze, torch.squeeze, Tensor.squeeze_) and len(args) + len(kwargs or {}) == 1:
+            raise _BatchSqueezed
+        return func(*args, **(kwargs or {}))
+
+
+def _copied(tree: Tree, copies: int) -> Tree:
+    """Copies of the tensors, one batch after another: a step may write to its arguments, and means its own."""
+    return map_leaves(lambda value: torch.cat([value] * copies) if isinstance(value, Tensor) else value, tree)
 
 
 def _weighted(value: Any, weights: Tensor) -> Any:

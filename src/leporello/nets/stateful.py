@@ -20,8 +20,8 @@ class Stateful(Cell):
     attributes   their names; of a submodule with its path: "lif.mem". Each holds a tensor (batch, ...), a tuple, list
                  or dict of them
     begin        begin(module, batch) sets them to what they are before the first step. Without it they begin with zeros
-                 in the shape they have when the cell is made, or are passed as `state` of a call; a tensor without
-                 elements, as libraries have it before the first step, has no such shape
+                 in the shape they have when the cell is made, or are passed as `state` of a call; torch.zeros(0) and
+                 torch.zeros(1), as libraries have them before the first step, are no such shape
 
     Between calls the module's own attributes stay as they are: the state is passed and returned.
 
@@ -47,8 +47,7 @@ class Stateful(Cell):
         for name in self.attributes:
             self._owner(name)
         present = None if begin is not None else [self._get(name) for name in self.attributes]
-        known = present is not None and all(isinstance(leaf, Tensor) and leaf.numel() for leaf in leaves_of(present))
-        known = known and all(leaf.dim() for leaf in leaves_of(present))
+        known = present is not None and all(_has_shape(leaf) for leaf in leaves_of(present))
         self.forms = map_leaves(lambda leaf: (tuple(leaf.shape[1:]), leaf.dtype), present) if known else None
 
     def forward(self, x: Any, state: Tree) -> tuple[Any, Tree]:
@@ -157,6 +156,10 @@ def _names(attributes: Any) -> tuple[str, ...]:
             tries='lp.Stateful(module, ["mem"])',
         )
     return names
+
+
+def _has_shape(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.numel() > 0 and leaf.shape != (1,)
 
 
 def _like(leaf: Any, device: torch.device | None, dtype: torch.dtype | None) -> Any:

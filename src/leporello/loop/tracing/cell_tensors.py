@@ -88,7 +88,8 @@ def _update_flat_weights(cell: nn.Module) -> None:
 
 _MAKE_IT_STATE = (
     "make it a state leaf: what a step hands on to the next is state; "
-    "modules that keep statistics (batch norm, spectral norm) write only in train(), so use eval()"
+    "modules that keep statistics (batch norm, spectral norm) write only in train(): eval(), or "
+    "track_running_stats=False"
 )
 
 

@@ -24,7 +24,7 @@ Named = Sequence[tuple[str, Tensor]]
 
 def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: Named) -> None:
     """Refuse what can be checked without running the step."""
-    _refuse_other_forward(cell)
+    refuse_other_forward(cell)
     _refuse_networks(cell)
     _refuse_hooks(cell)
     batch = refuse_batchless(cell, "state", states, refuse_batchless(cell, "input", sequences, None))
@@ -33,7 +33,7 @@ def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: 
         raise ArgumentError("the batch is empty.", cell=place_of(cell), came="0 rows", expected="at least one row")
 
 
-def _refuse_other_forward(cell: nn.Module) -> None:
+def refuse_other_forward(cell: nn.Module) -> None:
     """Refuse a step that does not take an input and a state."""
     if isinstance(cell, nn.RNNBase):
         raise ArgumentError(

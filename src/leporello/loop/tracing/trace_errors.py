@@ -89,7 +89,7 @@ def _as_ours(error: Exception, sequences: Named, states: Named, family: FakeTens
         inputs=_rows_text(sequences),
         state=_rows_text(states),
         says=_first_line(error, family),
-        tries=_remedy(error),
+        tries=_remedy(error, states),
     )
 
 
@@ -108,7 +108,9 @@ def _first_line(error: Exception, family: FakeTensorFamily) -> str:
     return f"{type(error).__name__}: {line}".replace("FakeTensor", "Tensor")
 
 
-def _remedy(error: Exception) -> str | None:
+def _remedy(error: Exception, states: Named) -> str | None:
+    if isinstance(error, AttributeError) and len(states) == 1 and error.name == states[0][0]:
+        return f"a cell with one state gets the tensor itself: state in the place of state.{error.name}"
     if "numpy.object_" in str(error):
         return "torch.arange(x.shape[0], device=x.device) instead of numpy's: a trace serves every batch"
     if "dtype" in str(error) or "scalar type" in str(error):

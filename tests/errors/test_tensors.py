@@ -118,7 +118,12 @@ def normed_weight() -> nn.Module:
 )
 def test_modules_that_keep_statistics_are_refused_in_train_and_run_in_eval(make: Any, name: str) -> None:
     cell = make()
-    said(UntraceableStep, lambda: lp.Recurrent(cell)(X), f"the step writes to '{name}'", "eval(), or track_running_stats=False")
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(cell)(X),
+        f"the step writes to '{name}'",
+        "eval(), or track_running_stats=False",
+    )
     assert lp.Recurrent(cell.eval())(X)[0].shape == (5, 2, steps.HIDDEN)
 
 

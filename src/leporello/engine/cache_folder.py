@@ -15,7 +15,7 @@ from pathlib import Path
 from leporello.atomic_write import replacing
 from leporello.errors import EngineRefusal
 
-KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py")
+KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py", ".cu", ".cubin")
 
 
 def folder() -> Path:

@@ -1,0 +1,379 @@
+// What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
+// steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
+// memory. Defined before this text: BLOCKS, TILES, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
+// EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned long long u64;
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+#define INLINE static __device__ __forceinline__
+#define METHOD __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define INFINITE __int_as_float(0x7f800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define WARPS (THREADS / 32)
+#define UNSET 0xffffffffu  // two numbers that no kernel makes: NaN is written as 0x7fff
+#define MOST_SPINS (1 << 24)
+
+struct Given { u64 word[WORDS]; };
+struct Block {
+    int rank;      // in its group
+    long group;    // of rows, counted over all launches of a call
+    long first;    // row
+    char *shared;
+    u32 base;      // address of shared memory
+};
+
+INLINE float float_of_bits(u32 v) { return __uint_as_float(v); }
+INLINE u32 bits_of_float(float v) { return __float_as_uint(v); }
+INLINE u16 to_bf16(float v) { u32 d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(0.0f), "f"(v)); return (u16)d; }
+INLINE float from_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
+INLINE u16 to_f16(float v) { u16 d; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v)); return d; }
+INLINE float from_f16(u16 v) { float d; asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v)); return d; }
+INLINE u32 tf32(float v) { u32 d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
+INLINE float ex2(float v) { float d; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
+INLINE float rcp(float v) { float d; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
+
+INLINE u32 address_of(const void *p) {
+    u32 a;
+    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(a) : "l"(p));
+    return a;
+}
+INLINE uint4 load_shared(u32 a) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");
+    return v;
+}
+INLINE void store_shared(u32 a, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+INLINE void failed(const char *) { asm volatile("trap;"); }  // a block that never answers: the launch ends with an error
+
+// ---- barriers of a cluster
+
+#if EXCHANGE == 1
+INLINE void barrier_init(u32 bar, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory"); }
+INLINE void barrier_expect(u32 bar, u32 bytes) {
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }" ::"r"(bar), "r"(bytes) : "memory");
+}
+INLINE void barrier_wait(u32 bar, u32 parity) {
+    u32 done;
+    int spins = 0;
+    do {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+        if (++spins > MOST_SPINS) failed("cluster");
+    } while (!done);
+}
+INLINE void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+INLINE u32 in_block(u32 address, u32 rank) {
+    u32 d;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(d) : "r"(address), "r"(rank));
+    return d;
+}
+#endif
+
+// ---- the machine: one thread of one block
+
+template <class T>
+struct Machine {
+    T thread;
+    Block block;
+    const Given &given;
+    METHOD Machine(const Given &given, char *shared) : given(given) {
+        block.rank = blockIdx.x % BLOCKS;
+        block.group = blockIdx.x / BLOCKS + (long)given.word[2];
+        block.first = block.group * (TILES * 8);
+        block.shared = shared;
+        block.base = address_of(shared);
+    }
+    template <class F> METHOD void each(F f) { f(thread, block, (int)threadIdx.x); }
+    METHOD void sync() { __syncthreads(); }
+    // after the vectors' barriers are made; `bytes` of shared memory from `at` on are set to zero
+    METHOD void clear(int at, int bytes) {
+        for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) store_shared(block.base + at + i, make_uint4(0, 0, 0, 0));
+    }
+    METHOD void ready() {
+#if EXCHANGE == 1
+        if (threadIdx.x == 0) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        __syncthreads();
+        cluster_barrier();
+#else
+        __syncthreads();
+#endif
+    }
+    METHOD void finish() {
+#if EXCHANGE == 1
+        cluster_barrier();  // shared memory that others write to stays until all are done
+#endif
+    }
+};
+
+// ---- vectors that all blocks have as a whole
+//
+// A chunk is 16 bytes of each of 8 rows: 8 elements of 16 bits or 4 of 32. A block's slice is CHUNKS chunks; the whole is
+// the slices in the order of the blocks. The rows of a chunk are rotated, so that a warp that reads four chunks of eight
+// rows meets every bank of shared memory once.
+
+enum { F16, BF16, F32 };
+
+template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD>
+struct Vector {
+    static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
+    static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
+    METHOD static int whole(int tile, long slot) { return AT + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * ROOM; }
+    METHOD static int place(int rank, int index, int row) {
+        const int chunk = index / PER, all = rank * CHUNKS + chunk;
+        return chunk * 128 + ((row + 2 * (all & 3)) & 7) * 16 + index % PER * (16 / PER);
+    }
+    METHOD static u32 barrier(const Block &b, int tile, long slot) { return b.base + BARRIER + (tile * 2 + (int)(slot & 1)) * 8; }
+    template <class M> METHOD static void begin(M &m) {
+        m.clear(AT, TILES * SLOTS * ROOM);  // what no unit stages is 0
+        if (EXCHANGE) m.clear(STAGED, TILES * SLICE);
+#if EXCHANGE == 1
+        if (threadIdx.x == 0)
+            for (int i = 0; i < TILES * 2; i++) {
+                barrier_init(m.block.base + BARRIER + i * 8, 1);
+                barrier_expect(m.block.base + BARRIER + i * 8, WHOLE);
+            }
+#endif
+    }
+    // one element of this block's slice
+    METHOD static void stage(const Block &b, int tile, long slot, int row, int index, float value) {
+        char *to = b.shared + (EXCHANGE ? STAGED + tile * SLICE : whole(tile, slot)) + place(b.rank, index, row);
+        if (TYPE == F32) *(u32 *)to = value != value ? 0x7fffffffu : bits_of_float(value);
+        else *(u16 *)to = TYPE == BF16 ? to_bf16(value) : to_f16(value);
+    }
+    METHOD static float at(const Block &b, int tile, long slot, int row, int rank, int index) {
+        const char *from = b.shared + whole(tile, slot) + rank * SLICE + place(rank, index, row);
+        if (TYPE == F32) return *(const float *)from;
+        return TYPE == BF16 ? from_bf16(*(const u16 *)from) : from_f16(*(const u16 *)from);
+    }
+    // the staged slice to all blocks of the group
+    template <class M> METHOD static void send(M &m, int tile, long slot) {
+        const Block &b = m.block;
+#if EXCHANGE == 1
+        constexpr int LANES = SLICE / 16 < 32 ? SLICE / 16 : 32, TARGETS = 32 / LANES;
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+        if (lane < LANES * TARGETS) {
+UNROLL
+            for (int d = 0; d < BLOCKS; d += WARPS * TARGETS) {
+                const int target = d + warp * TARGETS + lane / LANES;
+                if (target < BLOCKS) {
+                    const u32 rank = (target + b.rank) % BLOCKS;
+                    const u32 there = in_block(b.base + whole(tile, slot) + b.rank * SLICE, rank);
+                    const u32 bar = in_block(barrier(b, tile, slot), rank);
+UNROLL
+                    for (int o = 0; o < SLICE; o += LANES * 16) {
+                        const int at = o + (lane % LANES) * 16;
+                        if (SLICE % (LANES * 16) == 0 || at < SLICE) {
+                            const uint4 v = load_shared(b.base + STAGED + tile * SLICE + at);
+                            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];"
+                                         ::"r"(there + at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar) : "memory");
+                        }
+                    }
+                }
+            }
+        }
+#elif EXCHANGE == 2
+        char *to = global(m, tile, slot) + b.rank * SLICE;
+        for (int o = threadIdx.x * 16; o < SLICE; o += THREADS * 16) {
+            const uint4 v = load_shared(b.base + STAGED + tile * SLICE + o);
+            asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to + o), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+        }
+#endif
+    }
+    template <class M> METHOD static char *global(M &m, int tile, long slot) {
+        return (char *)m.given.word[WORD] + ((slot * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
+    }
+    // until all slices have arrived
+    template <class M> METHOD static void wait(M &m, int tile, long slot) {
+#if EXCHANGE == 1
+        const u32 bar = barrier(m.block, tile, slot);
+        barrier_wait(bar, (u32)(slot >> 1) & 1);
+        if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
+#elif EXCHANGE == 2
+        constexpr int PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 4 ? PIECES : 4;
+        const char *from = global(m, tile, slot);
+UNROLL
+        for (int first = 0; first < PIECES; first += TOGETHER) {
+            uint4 v[TOGETHER];
+            int spins = 0;
+            bool missing;
+            do {
+                missing = false;
+UNROLL
+                for (int i = 0; i < TOGETHER; i++) {
+                    const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+                    if (o < WHOLE)
+                        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w) : "l"(from + o) : "memory");
+                    else v[i] = make_uint4(0, 0, 0, 0);
+                    missing |= v[i].x == UNSET || v[i].y == UNSET || v[i].z == UNSET || v[i].w == UNSET;
+                }
+                if (++spins > MOST_SPINS / 8) failed("L2");
+            } while (missing);
+UNROLL
+            for (int i = 0; i < TOGETHER; i++) {
+                const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+                if (o < WHOLE) store_shared(m.block.base + whole(tile, slot) + o, v[i]);
+            }
+        }
+        __syncthreads();
+#endif
+    }
+};
+
+// ---- products of a vector with this block's rows of matrices
+
+INLINE void mma(int type, float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#define MMA(shape, types)                                                                                          \
+    asm volatile("mma.sync.aligned." shape ".row.col." types " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1))
+    if (type == F16) MMA("m16n8k16", "f32.f16.f16.f32");
+    else if (type == BF16) MMA("m16n8k16", "f32.bf16.bf16.f32");
+    else MMA("m16n8k8", "f32.tf32.tf32.f32");
+}
+
+// 16 bytes of a matrix for one row of the result and one chunk of the vector, as bits
+template <class W, class V>
+static __device__ __noinline__ uint4 weights(const Given &given, int rank, int row, int chunk) {
+    u32 v[4] = {0, 0, 0, 0};
+    const int from = chunk / V::CHUNK_COUNT, index = chunk % V::CHUNK_COUNT * V::PER;
+    if (from < BLOCKS && row < W::ROWS)
+UNROLL
+        for (int i = 0; i < V::PER; i++) {
+            const float w = W::element(given, rank, row, from, index + i);
+            if (V::KIND == F32) v[i] = EXACT ? bits_of_float(w) : tf32(w);
+            else v[i / 2] |= (u32)(V::KIND == BF16 ? to_bf16(w) : to_f16(w)) << (16 * (i % 2));
+        }
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+// TILES16 tiles of 16 rows of the result, by WM x WK warps over rows and inner numbers; of each warp's PIECES pieces of
+// four chunks KEPT are in registers, the others in shared memory from AT on. Partial sums go to OUT: [WK][8][PITCH].
+template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
+struct Multiply {
+    static const int MTW = TILES16 / WM, REST = PIECES - KEPT, HALF = WK * 8 * PITCH * 4;
+    u32 a[MTW][KEPT ? KEPT : 1][8];
+    template <class M> METHOD void load(M &m) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, wm = warp / WK, wk = warp % WK;
+UNROLL
+        for (int i = 0; i < MTW; i++)
+UNROLL
+            for (int k = 0; k < PIECES; k++) {
+                const int row = (wm * MTW + i) * 16 + (lane >> 2), chunk = (wk * PIECES + k) * 4 + (lane & 3);
+                const uint4 lo = weights<W, V>(m.given, m.block.rank, row, chunk), hi = weights<W, V>(m.given, m.block.rank, row + 8, chunk);
+                if (k < KEPT) {
+                    u32(&to)[8] = a[i][k < KEPT ? k : 0];
+                    to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;
+                } else {
+                    const u32 to = m.block.base + AT + ((warp * MTW + i) * REST + (k - KEPT)) * 1024 + lane * 16;
+                    store_shared(to, make_uint4(lo.x, hi.x, lo.y, hi.y));
+                    store_shared(to + 512, make_uint4(lo.z, hi.z, lo.w, hi.w));
+                }
+            }
+    }
+    METHOD static void piece(float (&d)[4], float (&e)[4], uint4 p, uint4 q, uint4 v) {
+        if (V::KIND == F32 && EXACT) {  // the large parts, and twice large times small
+            const u32 a[8] = {p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w}, b[4] = {v.x, v.y, v.z, v.w};
+            u32 al[8], as[8], bl[4], bs[4];
+UNROLL
+            for (int i = 0; i < 8; i++) al[i] = tf32(float_of_bits(a[i])), as[i] = tf32(float_of_bits(a[i]) - float_of_bits(al[i]));
+UNROLL
+            for (int i = 0; i < 4; i++) bl[i] = tf32(float_of_bits(b[i])), bs[i] = tf32(float_of_bits(b[i]) - float_of_bits(bl[i]));
+            mma(F32, e, as[0], as[1], as[2], as[3], bl[0], bl[1]);
+            mma(F32, e, as[4], as[5], as[6], as[7], bl[2], bl[3]);
+            mma(F32, e, al[0], al[1], al[2], al[3], bs[0], bs[1]);
+            mma(F32, e, al[4], al[5], al[6], al[7], bs[2], bs[3]);
+            mma(F32, d, al[0], al[1], al[2], al[3], bl[0], bl[1]);
+            mma(F32, d, al[4], al[5], al[6], al[7], bl[2], bl[3]);
+            return;
+        }
+        if (V::KIND == F32) v = make_uint4(tf32(float_of_bits(v.x)), tf32(float_of_bits(v.y)), tf32(float_of_bits(v.z)), tf32(float_of_bits(v.w)));
+        mma(V::KIND, d, p.x, p.y, p.z, p.w, v.x, v.y);
+        mma(V::KIND, e, q.x, q.y, q.z, q.w, v.z, v.w);
+    }
+    template <class M> METHOD void run(M &m, int tile, long slot, int half) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, wm = warp / WK, wk = warp % WK, row = lane >> 2, q = lane & 3;
+        float d[MTW][4], e[MTW][4];
+UNROLL
+        for (int i = 0; i < MTW; i++)
+UNROLL
+            for (int n = 0; n < 4; n++) d[i][n] = e[i][n] = 0.0f;
+        const u32 from = m.block.base + V::whole(tile, slot) + (wk * PIECES * 4 + q) * 128 + ((row + 2 * q) & 7) * 16;
+        constexpr int AHEAD = PIECES < 8 ? PIECES : 8;
+UNROLL
+        for (int first = 0; first < PIECES; first += AHEAD) {
+            uint4 v[AHEAD];
+UNROLL
+            for (int k = 0; k < AHEAD; k++)
+                if (first + k < PIECES) v[k] = load_shared(from + (first + k) * 512);
+UNROLL
+            for (int k = first; k < first + AHEAD; k++)
+UNROLL
+                for (int i = 0; i < MTW; i++) {
+                    if (k >= PIECES) continue;
+                    if (k < KEPT) {
+                        u32(&x)[8] = a[i][k < KEPT ? k : 0];
+                        piece(d[i], e[i], make_uint4(x[0], x[1], x[2], x[3]), make_uint4(x[4], x[5], x[6], x[7]), v[k - first]);
+                    } else {
+                        const u32 x = m.block.base + AT + ((warp * MTW + i) * REST + (k - KEPT)) * 1024 + lane * 16;
+                        piece(d[i], e[i], load_shared(x), load_shared(x + 512), v[k - first]);
+                    }
+                }
+        }
+        float *out = (float *)(m.block.shared + OUT + half * HALF) + (wk * 8 + 2 * q) * PITCH + wm * MTW * 16 + row;
+UNROLL
+        for (int i = 0; i < MTW; i++)
+UNROLL
+            for (int n = 0; n < 4; n++) out[(n & 1) * PITCH + i * 16 + (n >> 1) * 8] = d[i][n] + e[i][n];
+    }
+    // one element of the result, for the units of this block
+    METHOD static float sum(const Block &b, int half, int row, int at) {
+        const float *from = (const float *)(b.shared + OUT + half * HALF) + row * PITCH + at;
+        float s = 0.0f;
+UNROLL
+        for (int w = 0; w < WK; w++) s += from[w * 8 * PITCH];
+        return s;
+    }
+};
+
+// ---- reductions of all units of a row: `from` has OWN floats for each of 8 rows
+
+enum { SUM, AMAX, AMIN, PROD, ANY, ALL };
+INLINE float joined(int operation, float a, float b) {
+    if (operation == SUM) return a + b;
+    if (operation == PROD) return a * b;
+    if (operation == AMAX) return b > a || b != b ? b : a;
+    if (operation == AMIN) return b < a || b != b ? b : a;
+    return operation == ANY ? (float)(a != 0 || b != 0) : (float)(a != 0 && b != 0);
+}
+INLINE float neutral(int operation) {
+    return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
+}
+template <class V, int OPERATION, int OWN, class M>
+INLINE void reduce(M &m, int tile, long slot, int from, int index) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int row = warp; row < 8; row += WARPS) {
+        const float *values = (const float *)(m.block.shared + from) + row * OWN;
+        float s = neutral(OPERATION);
+        for (int i = lane; i < OWN; i += 32) s = joined(OPERATION, s, values[i]);
+UNROLL
+        for (int d = 16; d; d /= 2) s = joined(OPERATION, s, __shfl_xor_sync(0xffffffffu, s, d));
+        if (lane == 0) V::stage(m.block, tile, slot, row, index, s);
+    }
+}
+#define KERNEL(sweep)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) run(const __grid_constant__ Given given) { \
+        extern __shared__ __align__(128) char shared[];                                                 \
+        Machine<Thread> m(given, shared);                                                               \
+        sweep(m, given);                                                                                \
+    }

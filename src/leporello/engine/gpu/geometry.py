@@ -1,0 +1,108 @@
+"""`Geometry`: how many thread blocks share the rows of a kernel, and what each has in registers and shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from leporello.engine.gpu.schedule import Multiplication, Schedule, Vector
+
+SHARED_BYTES = 227 * 1024  # of a block, at most (sm_90)
+KEPT_REGISTERS = 128  # of a thread, for matrices
+ROWS = 8  # of a tile
+CHUNK_BYTES = 16 * ROWS
+EXCHANGES = ("block", "cluster", "grid")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The choice of a plan: see device.cuh.
+
+    exchange   "block": a block has all units; "cluster": the blocks of a cluster, by distributed shared memory;
+               "grid": any number of blocks, through L2
+    blocks     that share the units of a group of rows
+    tiles      of eight rows, in a group
+    threads    of a block
+    """
+
+    exchange: str
+    blocks: int
+    tiles: int
+    threads: int = 256
+
+    def own(self, space: int) -> int:
+        """The units of a space that a block has."""
+        return -(-space // self.blocks)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a block's warps divide a multiplication: `Multiply` of device.cuh."""
+
+    rows: int
+    tiles16: int
+    over_rows: int
+    over_inner: int
+    pieces: int
+    kept: int
+
+    @property
+    def pitch(self) -> int:
+        return self.tiles16 * 16 + 4
+
+    @property
+    def rest_bytes(self) -> int:
+        """Of matrices in shared memory."""
+        return self.over_rows * self.over_inner * (self.tiles16 // self.over_rows) * (self.pieces - self.kept) * 1024
+
+    @property
+    def sum_bytes(self) -> int:
+        return 2 * self.over_inner * ROWS * self.pitch * 4
+
+
+def per_chunk(vector: Vector) -> int:
+    """Elements of a vector in 16 bytes."""
+    return 8 if vector.of.dtype in (torch.float16, torch.bfloat16) else 4
+
+
+def padded_own(vector: Vector, geometry: Geometry) -> int:
+    """The units of a vector that a block sends for each part: whole chunks."""
+    per = per_chunk(vector)
+    return -(-geometry.own(vector.space) // per) * per
+
+
+def chunks_of(vector: Vector, geometry: Geometry) -> int:
+    """The chunks of a block's slice of a vector."""
+    return len(vector.places) * padded_own(vector, geometry) // per_chunk(vector)
+
+
+def tilings(schedule: Schedule, geometry: Geometry) -> list[Tiling]:
+    """The tiling of every multiplication: registers go to the first ones first."""
+    found, left = [], KEPT_REGISTERS
+    for multiplication in schedule.multiplications:
+        tiling = _tiling(multiplication, geometry, left)
+        left -= tiling.kept * 8 * (tiling.tiles16 // tiling.over_rows)
+        found.append(tiling)
+    return found
+
+
+def _tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:
+    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    pieces = -(-chunks_of(multiplication.vector, geometry) * geometry.blocks // 4)
+    warps = geometry.threads // 32
+    outputs = sum(parts for _, _, parts in multiplication.products)
+    best: tuple[float, Tiling] | None = None
+    over_rows = 1
+    while over_rows <= warps:
+        over_inner = warps // over_rows
+        tiles = -(-(-(-rows // 16)) // over_rows) * over_rows
+        own, deep = tiles // over_rows, -(-pieces // over_inner)
+        kept = max(0, min(deep, registers // (8 * own)))
+        cost = 2.0 * own * deep + deep + 0.5 * over_inner * outputs + 2.0 * own * (deep - kept)
+        tiling = Tiling(rows, tiles, over_rows, over_inner, deep, kept)
+        if best is None or cost < best[0]:
+            best = cost, tiling
+        over_rows *= 2
+    assert best is not None
+    return best[1]

@@ -1,0 +1,162 @@
+// The names of device.cuh for the host, so that the same kernels run without a GPU: every phase is a loop over all blocks
+// and threads, an exchange is a copy, a product is a sum. Shared memory begins with NaN, so that what nobody has written
+// is seen.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+typedef uint32_t u32;
+typedef uint16_t u16;
+typedef uint64_t u64;
+#define INLINE static inline
+#define METHOD inline
+#define UNROLL
+#define INFINITE __builtin_inff()
+#define NOT_A_NUMBER __builtin_nanf("")
+#define WARPS (THREADS / 32)
+
+struct Given { u64 word[WORDS]; };
+struct Block {
+    int rank;
+    long group, first;
+    char *shared;
+};
+
+INLINE float float_of_bits(u32 v) { float f; memcpy(&f, &v, 4); return f; }
+INLINE u32 bits_of_float(float v) { u32 u; memcpy(&u, &v, 4); return u; }
+INLINE float from_bf16(u16 v) { return float_of_bits((u32)v << 16); }
+INLINE u16 to_bf16(float v) {
+    const u32 u = bits_of_float(v);
+    return v != v ? 0x7fff : (u16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+INLINE float from_f16(u16 v) { _Float16 h; memcpy(&h, &v, 2); return (float)h; }
+INLINE u16 to_f16(float v) {
+    _Float16 h = (_Float16)v;
+    u16 u;
+    memcpy(&u, &h, 2);
+    return v != v ? 0x7fff : u;
+}
+INLINE float tf32(float v) { return float_of_bits((bits_of_float(v) + 0x1000) & ~0x1fffu); }
+INLINE float rsqrtf(float v) { return 1.0f / sqrtf(v); }
+
+template <class T>
+struct Machine {
+    std::vector<T> threads;
+    std::vector<Block> blocks;
+    std::vector<char> memory;
+    const Given &given;
+    Machine(const Given &given, long groups, long bytes) : threads(groups * BLOCKS * THREADS), memory(groups * BLOCKS * bytes, (char)0xff), given(given) {
+        for (long i = 0; i < groups * BLOCKS; i++) {
+            const long group = i / BLOCKS + (long)given.word[2];
+            blocks.push_back({(int)(i % BLOCKS), group, group * TILES * 8, memory.data() + i * bytes});
+        }
+    }
+    template <class F> void each(F f) {
+        for (size_t i = 0; i < blocks.size(); i++)
+            for (int thread = 0; thread < THREADS; thread++) f(threads[i * THREADS + thread], blocks[i], thread);
+    }
+    void sync() {}
+    void ready() {}
+    void finish() {}
+};
+
+enum { F16, BF16, F32 };
+
+template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD>
+struct Vector {
+    static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
+    static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
+    static int whole(int tile, long slot) { return AT + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * ROOM; }
+    static int place(int rank, int index, int row) {
+        const int chunk = index / PER, all = rank * CHUNKS + chunk;
+        return chunk * 128 + ((row + 2 * (all & 3)) & 7) * 16 + index % PER * (16 / PER);
+    }
+    template <class M> static void begin(M &m) {
+        for (Block &b : m.blocks) {
+            memset(b.shared + AT, 0, TILES * SLOTS * ROOM);
+            if (EXCHANGE) memset(b.shared + STAGED, 0, TILES * SLICE);
+        }
+    }
+    static void stage(const Block &b, int tile, long slot, int row, int index, float value) {
+        char *to = b.shared + (EXCHANGE ? STAGED + tile * SLICE : whole(tile, slot)) + place(b.rank, index, row);
+        const u32 bits = TYPE == F32 ? bits_of_float(value) : TYPE == BF16 ? to_bf16(value) : to_f16(value);
+        memcpy(to, &bits, 16 / PER);
+    }
+    static float at(const Block &b, int tile, long slot, int row, int rank, int index) {
+        const char *from = b.shared + whole(tile, slot) + rank * SLICE + place(rank, index, row);
+        u32 bits = 0;
+        memcpy(&bits, from, 16 / PER);
+        return TYPE == F32 ? float_of_bits(bits) : TYPE == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
+    }
+    template <class M> static void send(M &m, int tile, long slot) {
+        if (!EXCHANGE) return;
+        for (Block &from : m.blocks)
+            for (Block &to : m.blocks)
+                if (from.group == to.group) memcpy(to.shared + whole(tile, slot) + from.rank * SLICE, from.shared + STAGED + tile * SLICE, SLICE);
+    }
+    template <class M> static void wait(M &, int, long) {}
+};
+
+template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
+struct Multiply {
+    static const int HALF = WK * 8 * PITCH * 4, INNER = BLOCKS * V::CHUNK_COUNT * V::PER;
+    std::vector<float> values;
+    template <class M> void load(M &m) {
+        for (int rank = 0; rank < BLOCKS; rank++)
+            for (int row = 0; row < W::ROWS; row++)
+                for (int k = 0; k < INNER; k++) {
+                    const int chunk = k / V::PER;
+                    const float w = W::element(m.given, rank, row, chunk / V::CHUNK_COUNT, k % (V::CHUNK_COUNT * V::PER));
+                    values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
+                }
+    }
+    template <class M> void run(M &m, int tile, long slot, int half) {
+        std::vector<float> vector(INNER);
+        for (Block &b : m.blocks)
+            for (int row = 0; row < 8; row++) {
+                for (int k = 0; k < INNER; k++) {
+                    const float v = V::at(b, tile, slot, row, k / (V::CHUNK_COUNT * V::PER), k % (V::CHUNK_COUNT * V::PER));
+                    vector[k] = V::KIND == F32 && !EXACT ? tf32(v) : v;
+                }
+                for (int at = 0; at < W::ROWS; at++) {
+                    const float *w = values.data() + ((long)b.rank * W::ROWS + at) * INNER;
+                    float *out = (float *)(b.shared + OUT + half * HALF) + row * PITCH + at, s = 0.0f;
+                    for (int k = 0; k < INNER; k++) s += w[k] * vector[k];
+                    for (int part = 1; part < WK; part++) out[part * 8 * PITCH] = 0.0f;
+                    out[0] = s;
+                }
+            }
+    }
+    static float sum(const Block &b, int half, int row, int at) {
+        const float *from = (const float *)(b.shared + OUT + half * HALF) + row * PITCH + at;
+        float s = 0.0f;
+        for (int w = 0; w < WK; w++) s += from[w * 8 * PITCH];
+        return s;
+    }
+};
+
+enum { SUM, AMAX, AMIN, PROD, ANY, ALL };
+INLINE float joined(int operation, float a, float b) {
+    if (operation == SUM) return a + b;
+    if (operation == PROD) return a * b;
+    if (operation == AMAX) return b > a || b != b ? b : a;
+    if (operation == AMIN) return b < a || b != b ? b : a;
+    return operation == ANY ? (float)(a != 0 || b != 0) : (float)(a != 0 && b != 0);
+}
+INLINE float neutral(int operation) {
+    return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
+}
+template <class V, int OPERATION, int OWN, class M>
+INLINE void reduce(M &m, int tile, long slot, int from, int index) {
+    for (Block &b : m.blocks)
+        for (int row = 0; row < 8; row++) {
+            float s = neutral(OPERATION);
+            for (int i = 0; i < OWN; i++) s = joined(OPERATION, s, ((const float *)(b.shared + from))[row * OWN + i]);
+            V::stage(b, tile, slot, row, index, s);
+        }
+}
+#define KERNEL(sweep)                                           \
+    extern "C" void run(const Given *given, long groups) {      \
+        Machine<Thread> m(*given, groups, SHARED);              \
+        sweep(m, *given);                                       \
+    }

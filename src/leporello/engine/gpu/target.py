@@ -1,0 +1,61 @@
+"""The target `gpu`: insides of a Loop as persistent CUDA kernels, one launch for all steps; float32, float16, bfloat16.
+
+Products of all steps at once, sums over rows and everything else outside of insides are torch's operators.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+
+from leporello.engine.gpu.cuda_build import CudaBuilder, processors
+from leporello.engine.gpu.driver import nvrtc_refusal
+from leporello.engine.gpu.plans import best_geometry
+from leporello.engine.gpu.runner import GpuRunner
+from leporello.engine.gpu.schedule import schedule_of
+from leporello.engine.target import Costs, Target, WindowSizes
+from leporello.kernel.description import Kernel
+from leporello.kernel.expressions import is_pointwise
+from leporello.kernel.lowering_context import short
+from leporello.kernel.views import SPLITS, VIEW_RULES
+from leporello.rewrite.join_saved import join_saved
+from leporello.rewrite.pipeline import Pass
+from leporello.rewrite.real_planes import real_planes
+
+GPU_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+
+def is_drawn_in(node: fx.Node) -> bool:
+    """Whether an operator costs less inside a kernel than as passes over memory: pointwise operators and views.
+
+    Products are left outside, where one call of torch multiplies the rows of all steps.
+    """
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
+        return False
+    return is_pointwise(node) or short(node) in {*VIEW_RULES, *SPLITS, "cat"}
+
+
+def build(kernel: Kernel) -> GpuRunner:
+    """Divide a kernel into levels; it is compiled when a call shows its batch."""
+    schedule = schedule_of(kernel)
+    best_geometry(schedule, 1, processors(torch.cuda.current_device()), True)  # refuses what does not fit
+    return GpuRunner.of(kernel, schedule, CudaBuilder())
+
+
+GPU_TARGET = Target(
+    name="gpu",
+    devices={"cuda": "CUDA devices"},
+    floats=GPU_FLOATS,
+    language="CUDA",
+    costs=Costs(drawn_in=is_drawn_in),
+    passes=(
+        Pass("plan", "real_planes", "kernels compute with real numbers; first, so that gradients are real too",
+             lambda c, loop: real_planes(loop)),
+        Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",
+             lambda c, saved: join_saved(saved, is_pointwise)),
+    ),
+    default_windows=WindowSizes(max_rows=1 << 16),
+    unavailable=nvrtc_refusal,
+    remedy="pip install nvidia-cuda-nvrtc",
+    build=build,
+)  # fmt: skip

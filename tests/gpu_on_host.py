@@ -1,0 +1,104 @@
+"""The target `gpu-host`: the kernels of the engine `gpu`, built by a C++ compiler from host.h and run without a GPU.
+
+What the generated text does is tested everywhere; what the device's library does, only where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
+from leporello.engine.gpu.cuda_emitter import KernelText
+from leporello.engine.gpu.geometry import Geometry
+from leporello.engine.gpu.runner import GpuRunner
+from leporello.engine.gpu.schedule import Schedule, schedule_of
+from leporello.engine.gpu.target import is_drawn_in
+from leporello.engine.target import Costs, Target, WindowSizes
+from leporello.engine.targets import register
+from leporello.kernel.description import Kernel
+from leporello.rewrite.pipeline import Pass
+from leporello.rewrite.real_planes import real_planes
+
+FOLDER = Path(tempfile.gettempdir()) / f"leporello-gpu-on-host-{os.getuid()}"
+
+
+@dataclass(frozen=True)
+class HostBuilder:
+    """Builds for the host, with one geometry for all kernels."""
+
+    shape: Geometry
+
+    def geometry(self, schedule: Schedule, batch: int, device: torch.device) -> Geometry:
+        return self.shape
+
+    def build(self, text: KernelText, exact: bool, device: torch.device) -> HostKernel:
+        return HostKernel(compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
+
+    def enter(self, values: object) -> None:
+        pass
+
+    def groups_at_once(self, geometry: Geometry, device: torch.device) -> int:
+        return 2
+
+    def runner(self, kernel: Kernel) -> GpuRunner:
+        return GpuRunner.of(kernel, schedule_of(kernel), self)
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    source: Path
+
+    def launch(self, words: array[int], groups: int, device: torch.device) -> None:
+        library(self.source).run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(groups))
+
+
+@functools.cache
+def library(source: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(source.with_suffix(".so")))
+
+
+def compiled(text: str) -> Path:
+    """The path of a source whose library stands beside it."""
+    FOLDER.mkdir(mode=0o700, exist_ok=True)
+    source = FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.cpp"
+    if not source.with_suffix(".so").exists():
+        source.write_text(text)
+        part = source.with_suffix(f".{os.getpid()}.so")
+        compiler = shutil.which("g++") or shutil.which("c++") or "clang++"
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=off"]
+        subprocess.run([compiler, *flags, "-o", str(part), str(source)], check=True)
+        part.replace(source.with_suffix(".so"))
+    return source
+
+
+def target_on_host(name: str, shape: Geometry) -> Target:
+    return Target(
+        name=name,
+        devices={"cpu": "the CPU"},
+        floats=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
+        passes=(Pass("plan", "real_planes", "kernels compute with real numbers", lambda c, loop: real_planes(loop)),),
+        default_windows=WindowSizes(max_rows=4096),
+        build=HostBuilder(shape).runner,
+        language="C++",
+    )
+
+
+SHAPES = {
+    "gpu-host-block": Geometry("block", 1, 1, 64),
+    "gpu-host-cluster": Geometry("cluster", 4, 2, 64),
+    "gpu-host-grid": Geometry("grid", 3, 1, 128),
+}
+for name, shape in SHAPES.items():
+    register(target_on_host(name, shape))

@@ -56,12 +56,12 @@ def kernels_of(cell, inputs, dtype):
 def variants(text, names):
     """The text with pieces left out, by name."""
     found = {"all": text}
-    found["no mma"] = re.sub(r"(?m)^ *piece\(d\[i\].*$", ";", text)
-    found["no wait"] = re.sub(r"V\d+::wait\(m, tile, step\);", ";", text).replace(
-        "::send(m, tile, step", "::SKIP(m, tile, step"
-    )
+    found["no mma"] = re.sub(r"(?m)^ *(Multiply<[^>]*>::)?piece\(d\[i\].*$", ";", text)
+    found["no wait"] = re.sub(
+        r"(V\d+::wait\(m, tile, step\);|poll\(global\(m, m.block.rank.*;|barrier_wait\(bar.*)", ";", text
+    ).replace("::send(m, tile, step", "::SKIP(m, tile, step")
     found["no wait"] = re.sub(r"V\d+::SKIP\(m, tile, step[ +1]*\);", ";", found["no wait"])
-    found["no loads"] = re.sub(r"= live \? \(\(const", "= live && steps < 0 ? ((const", text)
+    found["no loads"] = re.sub(r"m.copy\(b, .*;", ";", text)
     found["no stores"] = re.sub(r"if \(live\) \(\(", "if (live && steps < 0) ((", text)
     return {name: found[name] for name in names}
 

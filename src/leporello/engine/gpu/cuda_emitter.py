@@ -45,8 +45,10 @@ from leporello.errors import EngineRefusal
 from leporello.kernel.description import Buffer, Expression, Fetch, Load, Product, operands
 
 FIRST_WORDS = 4  # steps, batch, the first group of this launch, groups of all launches
+RING_BYTES = 48 * 1024  # of inputs of four steps; where that does not suffice, of two
 MOST_HELD = 16  # numbers of invariants that a thread keeps in registers
 OPERATIONS = {"sum": "SUM", "amax": "AMAX", "amin": "AMIN", "prod": "PROD", "any": "ANY", "all": "ALL"}
+Input = tuple[Buffer, int, Places]  # a buffer, the space of the units that read it, and where each reads
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
@@ -71,6 +73,7 @@ class KernelText:
         self.tilings: list[Tiling] = tilings(schedule, geometry)
         self.totals_at = self._totals_by_level()
         self._number_words()
+        self._find_inputs()
         self._lay_out_memory()
         self._choose_registers()
         self._sweep()
@@ -105,41 +108,60 @@ class KernelText:
 
     def _lay_out_memory(self) -> None:
         """Offsets in shared memory: barriers, vectors, staged slices, matrices, partial sums, reductions, totals."""
-        geometry, tiles = self.geometry, self.geometry.tiles
+        geometry, tiles, schedule = self.geometry, self.geometry.tiles, self.schedule
         slots = 1 if geometry.exchange == "grid" else 2
         vectors = self.schedule.vectors
         count = len(vectors) + len(self.totals_at)
         at = -(-count * tiles * 16 // 128) * 128
         self.vector_types: list[str] = []
         self.slice_bytes: list[int] = []
+        self.scatters: dict[int, int] = {}  # by vector: the multiplication that scatters it
         forms = [(chunks_of(v, geometry), VECTOR_TYPES.get(v.of.dtype, "F32")) for v in vectors]
         forms += [(-(-len(totals) // 4), "F32") for totals in self.totals_at.values()]
+        pairs = list(zip(schedule.multiplications, self.tilings, strict=True))
         for index, (chunks, kind) in enumerate(forms):
-            whole = chunks * geometry.blocks * CHUNK_BYTES
-            deep = [
-                tiling.over_inner * tiling.pieces * 4 * CHUNK_BYTES
-                for multiplication, tiling in zip(self.schedule.multiplications, self.tilings, strict=True)
-                if index < len(vectors) and multiplication.vector is vectors[index]
+            readers = [
+                (number, tiling)
+                for number, (one, tiling) in enumerate(pairs)
+                if index < len(vectors) and one.vector is vectors[index]
             ]
-            room = max([whole, *deep])
-            staged = at + tiles * slots * room
             barrier, word = index * tiles * 16, self.words["vector", index]
+            if readers and readers[0][1].scattered:
+                self.scatters[index] = readers[0][0]
+                self.vector_types.append(f"Vector<{kind}, {chunks}, 0, 0, 0, 0, 0>")
+                tile_bytes = 512 if kind == "F32" else 256
+                self.slice_bytes.append(readers[0][1].tiles16 * tile_bytes * geometry.blocks**2)
+                continue
+            whole = chunks * geometry.blocks * CHUNK_BYTES
+            room = max([whole, *(t.over_inner * t.pieces * 4 * CHUNK_BYTES for _, t in readers)])
+            staged = at + tiles * slots * room
             self.vector_types.append(f"Vector<{kind}, {chunks}, {at}, {room}, {staged}, {barrier}, {word}>")
             self.slice_bytes.append(whole)
             at = staged + (0 if geometry.exchange == "block" else tiles * chunks * CHUNK_BYTES)
         self.multiply_types: list[str] = []
-        for index, (multiplication, tiling) in enumerate(zip(self.schedule.multiplications, self.tilings, strict=True)):
+        for index, (multiplication, tiling) in enumerate(pairs):
             vector = vectors.index(multiplication.vector)
-            out = at + tiling.rest_bytes
+            rest, at = at, at + tiling.rest_bytes(geometry)
+            if tiling.scattered:
+                staged, received = at, at + tiles * tiling.pieces * 4 * CHUNK_BYTES
+                sums = received + tiles * slots * self.slice_bytes[vector] // geometry.blocks
+                form = f"{tiling.tiles16}, {tiling.pieces}, {tiling.kept}, {rest}, {staged}, {received}"
+                form += f", {vector * tiles * 16}, {self.words['vector', vector]}, {sums}, {tiling.pitch}"
+                self.multiply_types.append(f"Scatter<W{index}, V{vector}, {form}>")
+                at = sums + tiling.sum_bytes
+                continue
             self.multiply_types.append(
                 f"Multiply<W{index}, V{vector}, {tiling.tiles16}, {tiling.over_rows}, {tiling.over_inner}, "
-                f"{tiling.pieces}, {tiling.kept}, {at}, {out}, {tiling.pitch}>"
+                f"{tiling.pieces}, {tiling.kept}, {rest}, {at}, {tiling.pitch}>"
             )
-            at = out + tiling.sum_bytes
+            at += tiling.sum_bytes
         self.reduced: dict[int, int] = {}  # where each total's parts are
         for total in self.schedule.totals:
             self.reduced[total.number] = at
             at += ROWS * geometry.own(total.parts[0].space) * 4
+        at = -(-at // 16) * 16
+        self.ring_begin = at
+        at += self.ring_steps * tiles * self.stage_bytes
         self.totals_begin = at
         at += tiles * len(self.schedule.totals) * ROWS * 4
         self.shared_bytes = -(-max(at, 128) // 128) * 128
@@ -236,9 +258,6 @@ class KernelText:
     def _sweep(self) -> None:
         schedule = self.schedule
         body = KernelText._Collected(self)
-        self.held: dict[tuple[Buffer, int, Places], str] = {}
-        self.fetched: dict[tuple[Buffer, int, Places], tuple[str, Part, Load]] = {}
-        self._find_inputs()
         for index, kind in enumerate(self.vector_types):
             self.emit(f"typedef {kind} V{index};")
         for index, vector in enumerate(schedule.vectors):
@@ -255,6 +274,7 @@ class KernelText:
         self.emit("INLINE void sweep(M &m, const Given &given) {")
         self.emit("const long steps = (long)given.word[0], batch = (long)given.word[1];", 1)
         self.lines += begin
+        self.emit("ONCE", 1)
         self.emit("for (long step = 0; step < steps; step++) {", 1)
         self.emit(f"const long time = {'steps - 1 - step' if self.kernel.reverse else 'step'};", 2)
         self.emit("(void)time;", 2)
@@ -360,28 +380,45 @@ class KernelText:
     # ---- inputs that are read one step ahead, and invariants that stay in registers
 
     def _find_inputs(self) -> None:
-        loads: dict[tuple[Buffer, int, Places], tuple[Part, Load]] = {}
+        """Which inputs are copied into a ring in shared memory, which are loaded one step ahead, and which are held.
+
+        ringed    sequences of which a block reads whole pieces of 16 bytes, with where they are in a stage of the ring
+        fetched   other sequences, with the names of registers
+        held      invariants, with the names of registers
+        """
+        self.held: dict[Input, str] = {}
+        self.fetched: dict[Input, str] = {}
+        self.ringed: dict[Input, int] = {}
+        self.stage_bytes = 0
+        tiles, held = self.geometry.tiles, 0
+        loads: dict[Input, None] = {}
         for value, part, _, inner in self._values():
             for load, inside in self._loads(value, part):
                 if isinstance(load, Fetch) or load.buffer.place not in ("read", "row", "fixed"):
                     continue
-                if inner and uses(load.index, "k"):
-                    continue
-                loads.setdefault((load.buffer, part.space, self.schedule.places(load.index, inside)), (inside, load))
-        tiles, held = self.geometry.tiles, 0
-        for (buffer, space, places), (part, load) in loads.items():
+                if not (inner and uses(load.index, "k")):
+                    loads.setdefault((load.buffer, part.space, self.schedule.places(load.index, inside)))
+        for buffer, space, places in loads:
             name, elements = f"in_{len(self.fetched) + len(self.held)}", self._elements(space)
-            kind = STORAGE[buffer.dtype]
-            if buffer.place == "read":
-                self.fetched[buffer, space, places] = (name, part, load)
-                self.members.append(f"{kind} {name}[{tiles}][{elements}];")
-                continue
-            size = elements * (tiles if buffer.place == "row" else 1)
-            if held + size <= MOST_HELD:
-                held += size
-                self.held[buffer, space, places] = name
+            if buffer.place == "read" and self._in_pieces(buffer, space, places):
+                self.ringed[buffer, space, places] = self.stage_bytes
+                self.stage_bytes += ROWS * self.geometry.own(space) * buffer.dtype.itemsize
+            elif buffer.place == "read":
+                self.fetched[buffer, space, places] = name
+                self.members.append(f"{STORAGE[buffer.dtype]} {name}[{tiles}][{elements}];")
+            elif held + elements * (tiles if buffer.place == "row" else 1) <= MOST_HELD:
                 rows = tiles if buffer.place == "row" else 1
+                held += elements * rows
+                self.held[buffer, space, places] = name
                 self.members.append(f"{computed_type(buffer.dtype)} {name}[{rows}][{elements}];")
+        self.ring_steps = 4 if 4 * tiles * self.stage_bytes <= RING_BYTES else 2
+
+    def _in_pieces(self, buffer: Buffer, space: int, places: Places) -> bool:
+        """Whether a block reads neighbouring elements of a sequence, in whole pieces of 16 bytes."""
+        per = 16 // buffer.dtype.itemsize
+        neighbours = all(place == places[0] + unit for unit, place in enumerate(places))
+        sizes = (self.geometry.own(space), int(buffer.count), places[0], space)
+        return neighbours and space > 1 and all(size % per == 0 for size in sizes)
 
     # ---- the phases
 
@@ -441,11 +478,13 @@ class KernelText:
 
     def _begin(self) -> None:
         """Matrices into registers, states and their vectors, inputs of the first step."""
-        for index in range(len(self.vector_types)):
-            self.emit(f"V{index}::begin(m);", 1)
-        self.emit("m.ready();", 1)
         for index, kind in enumerate(self.multiply_types):
             self.emit(f"{kind} w{index};", 1)
+        for index in range(len(self.vector_types)):
+            begins = f"w{self.scatters[index]}.begin(m);" if index in self.scatters else f"V{index}::begin(m);"
+            self.emit(begins, 1)
+        self.emit("m.ready();", 1)
+        for index in range(len(self.multiply_types)):
             self.emit(f"w{index}.load(m);", 1)
         self.emit("UNROLL", 1)
         self.emit("for (int tile = 0; tile < TILES; tile++) {", 1)
@@ -480,6 +519,12 @@ class KernelText:
         self.emit("const long time = " + ("steps - 1;" if self.kernel.reverse else "0;"), 2)
         self._fetch(2)
         self.emit("}", 1)
+        if self.ringed:
+            self.emit("ONCE", 1)
+            self.emit(f"for (long early = 0; early < {self.ring_steps - 1}; early++)", 1)
+            self.emit("for (int tile = 0; tile < TILES; tile++) {", 2)
+            self._copy_ring("early", 3)
+            self.emit("}", 2)
 
     def _initial(self, buffer: Buffer, place: str) -> str:
         pointer = self._pointer(buffer, "state")
@@ -498,12 +543,12 @@ class KernelText:
         return f"({index_text(index, self._variables(part))})"
 
     def _fetch(self, depth: int) -> None:
-        """Write loads of what the step `time` reads of its sequences."""
+        """Write loads of what the step `time` reads of its sequences into registers."""
         if not self.fetched:
             return
         self.emit("m.each([&](Thread &t, const Block &b, int thread) {", depth)
         by_space: dict[int, list[str]] = {}
-        for (buffer, space, places), (name, _, _) in self.fetched.items():
+        for (buffer, space, places), name in self.fetched.items():
             place = self._place_text(places, space)
             loaded = f"{self._pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
             by_space.setdefault(space, []).append(f"t.{name}[tile][j] = live ? {loaded} : ({STORAGE[buffer.dtype]})0;")
@@ -511,11 +556,43 @@ class KernelText:
             self._space_loop(space, lines, depth + 1)
         self.emit("});", depth)
 
+    def _copy_ring(self, step: str, depth: int) -> None:
+        """Write copies of what a step reads into its stage of the ring."""
+        if not self.ringed:
+            return
+        self.emit(f"if ({step} < steps) {{", depth)
+        time = f"steps - 1 - ({step})" if self.kernel.reverse else step
+        self.emit(f"const long time = {time}, stage = ({step}) & {self.ring_steps - 1};", depth + 1)
+        self.emit("m.each([&](Thread &t, const Block &b, int thread) {", depth + 1)
+        first = 0
+        for (buffer, space, places), offset in self.ringed.items():
+            own, per = self.geometry.own(space), 16 // buffer.dtype.itemsize
+            pieces, across = ROWS * own // per, own // per
+            begin = f"thread + {self.geometry.threads - first}" if first else "thread"
+            begin = f"({begin}) % THREADS" if first else begin
+            if pieces <= self.geometry.threads:
+                self.emit(f"if (const int x = {begin}; x < {pieces}) {{", depth + 2)
+            else:
+                self.emit(f"for (int x = {begin}; x < {pieces}; x += THREADS) {{", depth + 2)
+            self.emit(f"const int row = x / {across}, unit = b.rank * {own} + x % {across} * {per};", depth + 3)
+            self.emit("const long n = b.first + tile * 8 + row;", depth + 3)
+            to = f"{self.ring_begin} + ((int)stage * TILES + tile) * {self.stage_bytes} + {offset} + x * 16"
+            place = f"(time * batch + n) * {buffer.count} + {places[0]} + unit"
+            pointer, live = self._pointer(buffer), f"n < batch && unit < {space}"
+            self.emit(f"m.copy(b, {to}, {pointer} + ({live} ? {place} : 0), {live});", depth + 3)
+            self.emit("}", depth + 2)
+            first = (first + pieces) % self.geometry.threads
+        self.emit("});", depth + 1)
+        self.emit("}", depth)
+        self.emit("m.copied();", depth)
+
     def _steps(self) -> None:
         for level in range(self.schedule.levels):
             self.emit("UNROLL", 2)
             self.emit("for (int tile = 0; tile < TILES; tile++) {", 2)
             self._level(level)
+            if level == self.schedule.levels - 1:
+                self._copy_ring(f"step + {self.ring_steps - 1}", 3)
             if level == self.schedule.levels - 1 and self.fetched:
                 self.emit("if (step + 1 < steps) {", 3)
                 self.emit(f"const long time = {'steps - 2 - step' if self.kernel.reverse else 'step + 1'};", 4)
@@ -525,17 +602,21 @@ class KernelText:
 
     def _level(self, level: int) -> None:
         schedule = self.schedule
+        ringed = level == 0 and bool(self.ringed)
+        if ringed:
+            self.emit(f"m.template arrived<{(self.ring_steps - 1) * self.geometry.tiles - 1}>();", 3)
         for index, vector in enumerate(schedule.vectors):
-            if vector.first == level:
+            if vector.first == level and index not in self.scatters:
                 self.emit(f"V{index}::wait(m, tile, step);", 3)
         if level - 1 in self.totals_at:
             self._combine(level - 1)
         multiplied = False
         for index, multiplication in enumerate(schedule.multiplications):
             if multiplication.level == level:
-                self.emit(f"w{index}.run(m, tile, step, (int)((step * TILES + tile) & 1));", 3)
+                doing = "wait" if self.tilings[index].scattered else "run"
+                self.emit(f"w{index}.{doing}(m, tile, step, (int)((step * TILES + tile) & 1));", 3)
                 multiplied = True
-        if multiplied:
+        if multiplied or ringed:
             self.emit("m.sync();", 3)
         statements = [one for one in schedule.statements if one.level == level]
         totals = self.totals_at.get(level, [])
@@ -570,7 +651,8 @@ class KernelText:
             self.emit(f"V{len(schedule.vectors) + list(self.totals_at).index(level)}::send(m, tile, step);", 3)
         for index, vector in sent:
             if vector.state is None:
-                self.emit(f"V{index}::send(m, tile, step);", 3)
+                sender = f"w{self.scatters[index]}.send" if index in self.scatters else f"V{index}::send"
+                self.emit(f"{sender}(m, tile, step);", 3)
             else:
                 self.emit(f"if (step + 1 < steps) V{index}::send(m, tile, step + 1);", 3)
         if level == schedule.levels - 1 and not sent and not totals:
@@ -691,7 +773,8 @@ class _LevelWriter:
                 number = vector.places.index(register[2])
                 padded = padded_own(vector, text.geometry)
                 slot = "step + 1" if vector.state is not None else "step"
-                self.lines.append(f"V{index}::stage(b, tile, {slot}, row, {number * padded} + own, {name});")
+                to = f"w{text.scatters[index]}.stage" if index in text.scatters else f"V{index}::stage"
+                self.lines.append(f"{to}(b, tile, {slot}, row, {number * padded} + own, {name});")
 
     def _inner_loops(self, statement: Statement) -> str:
         """Write a reduction that each unit computes by itself; returns the name of its value."""
@@ -760,8 +843,12 @@ class _LevelWriter:
         text, buffer = self.text, load.buffer
         if isinstance(load, Load) and not (inner and uses(load.index, "k")):
             key = (buffer, part.space, text.schedule.places(load.index, part))
+            if key in text.ringed:
+                stage = f"((int)step & {text.ring_steps - 1}) * TILES + tile"
+                where = f"{text.ring_begin} + ({stage}) * {text.stage_bytes} + {text.ringed[key]}"
+                return text._from(buffer, f"((const {STORAGE[buffer.dtype]} *)(b.shared + {where}))[e]")
             if key in text.fetched:
-                return text._from(buffer, f"t.{text.fetched[key][0]}[tile][j]")
+                return text._from(buffer, f"t.{text.fetched[key]}[tile][j]")
             if key in text.held:
                 return f"t.{text.held[key]}[{'tile' if buffer.place == 'row' else '0'}][j]"
         row = {"read": f"(time * batch + n) * {buffer.count} + ", "row": f"n * {buffer.count} + ", "fixed": ""}[

@@ -15,6 +15,7 @@ typedef unsigned long uint64_t;
 #define INLINE static __device__ __forceinline__
 #define METHOD __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define ONCE _Pragma("unroll 1")
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define WARPS (THREADS / 32)
@@ -101,6 +102,13 @@ struct Machine {
     METHOD void clear(int at, int bytes) {
         for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) store_shared(block.base + at + i, make_uint4(0, 0, 0, 0));
     }
+    // copies of 16 bytes into shared memory (zeros where not `live`) belong together until `copied`; `arrived` waits until
+    // all but the last LATER groups of them are there, for this thread
+    METHOD static void copy(const Block &b, int to, const void *from, bool live) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(b.base + to), "l"(from), "r"(live ? 16 : 0) : "memory");
+    }
+    METHOD void copied() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    template <int LATER> METHOD void arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory"); }
     METHOD void ready() {
 #if EXCHANGE == 1
         if (threadIdx.x == 0) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -116,6 +124,38 @@ struct Machine {
 #endif
     }
 };
+
+// ---- through L2: every 16 bytes are there when none of their four words is the mark of memory that nobody has written
+
+template <int N> struct Number { static const int value = N; };
+#if EXCHANGE == 2
+template <class N> INLINE void poll(const char *from, u32 to, N) {
+    constexpr int WHOLE = N::value, PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 4 ? PIECES : 4;
+UNROLL
+    for (int first = 0; first < PIECES; first += TOGETHER) {
+        uint4 v[TOGETHER];
+        int spins = 0;
+        bool missing;
+        do {
+            missing = false;
+UNROLL
+            for (int i = 0; i < TOGETHER; i++) {
+                const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+                if (o < WHOLE)
+                    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w) : "l"(from + o) : "memory");
+                else v[i] = make_uint4(0, 0, 0, 0);
+                missing |= v[i].x == UNSET || v[i].y == UNSET || v[i].z == UNSET || v[i].w == UNSET;
+            }
+            if (++spins > MOST_SPINS / 8) failed("L2");
+        } while (missing);
+UNROLL
+        for (int i = 0; i < TOGETHER; i++) {
+            const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+            if (o < WHOLE) store_shared(to + o, v[i]);
+        }
+    }
+}
+#endif
 
 // ---- vectors that all blocks have as a whole
 //
@@ -201,31 +241,7 @@ UNROLL
         barrier_wait(bar, (u32)(slot >> 1) & 1);
         if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
 #elif EXCHANGE == 2
-        constexpr int PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 4 ? PIECES : 4;
-        const char *from = global(m, tile, slot);
-UNROLL
-        for (int first = 0; first < PIECES; first += TOGETHER) {
-            uint4 v[TOGETHER];
-            int spins = 0;
-            bool missing;
-            do {
-                missing = false;
-UNROLL
-                for (int i = 0; i < TOGETHER; i++) {
-                    const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
-                    if (o < WHOLE)
-                        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w) : "l"(from + o) : "memory");
-                    else v[i] = make_uint4(0, 0, 0, 0);
-                    missing |= v[i].x == UNSET || v[i].y == UNSET || v[i].z == UNSET || v[i].w == UNSET;
-                }
-                if (++spins > MOST_SPINS / 8) failed("L2");
-            } while (missing);
-UNROLL
-            for (int i = 0; i < TOGETHER; i++) {
-                const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
-                if (o < WHOLE) store_shared(m.block.base + whole(tile, slot) + o, v[i]);
-            }
-        }
+        poll(global(m, tile, slot), m.block.base + whole(tile, slot), Number<WHOLE>());
         __syncthreads();
 #endif
     }
@@ -344,6 +360,143 @@ UNROLL
         for (int w = 0; w < WK; w++) s += from[w * 8 * PITCH];
         return s;
     }
+};
+
+// ---- products of this block's slice of a vector, for all units: each unit's block gets the sum over all blocks
+//
+// Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
+// A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type; PER_OWNER tiles belong to each block.
+
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH>
+struct Scatter {
+    static const int ALL = BLOCKS * PER_OWNER, MTW = (ALL + WARPS - 1) / WARPS, REST = PIECES - KEPT;
+    static const int TILE = V::KIND == F32 ? 512 : 256, WHOLE = ALL * TILE, SLOTS = EXCHANGE == 2 ? 1 : 2;
+    u32 a[MTW][KEPT ? KEPT : 1][8];
+    METHOD static int received(int tile, long slot) { return RECEIVED + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * WHOLE; }
+    METHOD static u32 barrier(const Block &b, int tile, long slot) { return b.base + BARRIER + (tile * 2 + (int)(slot & 1)) * 8; }
+    template <class M> METHOD static void begin(M &m) {
+        m.clear(STAGED, TILES * PIECES * 512);
+#if EXCHANGE == 1
+        if (threadIdx.x == 0)
+            for (int i = 0; i < TILES * 2; i++) {
+                barrier_init(m.block.base + BARRIER + i * 8, 1);
+                barrier_expect(m.block.base + BARRIER + i * 8, WHOLE);
+            }
+#endif
+    }
+    template <class M> METHOD void load(M &m) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+UNROLL
+        for (int i = 0; i < MTW; i++)
+UNROLL
+            for (int k = 0; k < PIECES; k++) {
+                const int t = warp * MTW + i, owner = t / PER_OWNER, row = t % PER_OWNER * 16 + (lane >> 2), mine = k * 4 + (lane & 3);
+                const int chunk = owner < BLOCKS && mine < V::CHUNK_COUNT ? m.block.rank * V::CHUNK_COUNT + mine : BLOCKS * V::CHUNK_COUNT;
+                const uint4 lo = weights<W, V>(m.given, owner, row, chunk), hi = weights<W, V>(m.given, owner, row + 8, chunk);
+                if (k < KEPT) {
+                    u32(&to)[8] = a[i][k < KEPT ? k : 0];
+                    to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;
+                } else {
+                    const u32 to = m.block.base + AT + (t * REST + (k - KEPT)) * 1024 + lane * 16;
+                    store_shared(to, make_uint4(lo.x, hi.x, lo.y, hi.y));
+                    store_shared(to + 512, make_uint4(lo.z, hi.z, lo.w, hi.w));
+                }
+            }
+    }
+    // one element of this block's slice
+    METHOD static void stage(const Block &b, int tile, long, int row, int index, float value) {
+        char *to = b.shared + STAGED + tile * PIECES * 512 + V::place(0, index, row);
+        if (V::KIND == F32) *(u32 *)to = bits_of_float(value);
+        else *(u16 *)to = V::KIND == BF16 ? to_bf16(value) : to_f16(value);
+    }
+    template <class M> METHOD void send(M &m, int tile, long slot) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = lane >> 2, q = lane & 3, rank = m.block.rank;
+        float d[MTW][4], e[MTW][4];
+UNROLL
+        for (int i = 0; i < MTW; i++)
+UNROLL
+            for (int n = 0; n < 4; n++) d[i][n] = e[i][n] = 0.0f;
+        const u32 from = m.block.base + STAGED + tile * PIECES * 512 + q * 128 + ((row + 2 * q) & 7) * 16;
+UNROLL
+        for (int k = 0; k < PIECES; k++) {
+            const uint4 v = load_shared(from + k * 512);
+UNROLL
+            for (int i = 0; i < MTW; i++) {
+                if (k < KEPT) {
+                    u32(&x)[8] = a[i][k < KEPT ? k : 0];
+                    Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[i], e[i], make_uint4(x[0], x[1], x[2], x[3]), make_uint4(x[4], x[5], x[6], x[7]), v);
+                } else {
+                    const u32 x = m.block.base + AT + ((warp * MTW + i) * REST + (k - KEPT)) * 1024 + lane * 16;
+                    Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[i], e[i], load_shared(x), load_shared(x + 512), v);
+                }
+            }
+        }
+UNROLL
+        for (int i = 0; i < MTW; i++) {
+            const int t = warp * MTW + i, owner = t / PER_OWNER;
+            if (ALL % WARPS && owner >= BLOCKS) continue;
+            u32 v[4];
+UNROLL
+            for (int n = 0; n < 4; n++) {
+                const float s = d[i][n] + e[i][n];
+                v[n] = s != s ? 0x7fffffffu : bits_of_float(s);
+            }
+            if (V::KIND != F32) {
+                v[0] = pair(float_of_bits(v[0]), float_of_bits(v[1]));
+                v[1] = pair(float_of_bits(v[2]), float_of_bits(v[3]));
+            }
+            const int offset = (rank * PER_OWNER + t % PER_OWNER) * TILE + lane * (TILE / 32);
+#if EXCHANGE == 0
+            char *to = m.block.shared + received(tile, slot) + offset;
+            if (V::KIND == F32) *(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
+            else *(uint2 *)to = make_uint2(v[0], v[1]);
+#elif EXCHANGE == 1
+            const u32 to = in_block(m.block.base + received(tile, slot), owner) + offset, bar = in_block(barrier(m.block, tile, slot), owner);
+            if (V::KIND == F32)
+                asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(bar) : "memory");
+            else
+                asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(bar) : "memory");
+#else
+            char *to = global(m, owner, tile, slot) + offset;
+            if (V::KIND == F32)
+                asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+            else
+                asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(to), "r"(v[0]), "r"(v[1]) : "memory");
+#endif
+        }
+    }
+    METHOD static u32 pair(float low, float high) { return (u32)(V::KIND == BF16 ? to_bf16(low) : to_f16(low)) | (u32)(V::KIND == BF16 ? to_bf16(high) : to_f16(high)) << 16; }
+    template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
+        return (char *)m.given.word[WORD] + (((slot * (long)m.given.word[3] + m.block.group) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
+    }
+    // until the sums of all blocks have arrived; they are then added up
+    template <class M> METHOD void wait(M &m, int tile, long slot, int half) {
+#if EXCHANGE == 1
+        const u32 bar = barrier(m.block, tile, slot);
+        barrier_wait(bar, (u32)(slot >> 1) & 1);
+        if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
+#elif EXCHANGE == 2
+        poll(global(m, m.block.rank, tile, slot), m.block.base + received(tile, slot), Number<WHOLE>());
+        __syncthreads();
+#endif
+        const char *from = m.block.shared + received(tile, slot);
+        float *sums = (float *)(m.block.shared + SUMS) + half * 8 * PITCH;
+        constexpr int WORDS_OF_TILE = TILE / 4, COUNT = PER_OWNER * WORDS_OF_TILE;
+        for (int i = threadIdx.x; i < COUNT; i += THREADS) {
+            float x = 0.0f, y = 0.0f;
+UNROLL
+            for (int source = 0; source < BLOCKS; source++) {
+                const u32 v = *(const u32 *)(from + (source * COUNT + i) * 4);
+                if (V::KIND == F32) x += float_of_bits(v);
+                else x += V::KIND == BF16 ? from_bf16((u16)v) : from_f16((u16)v), y += V::KIND == BF16 ? from_bf16((u16)(v >> 16)) : from_f16((u16)(v >> 16));
+            }
+            const int in = i % WORDS_OF_TILE, number = V::KIND == F32 ? in & 3 : (in & 1) * 2, lane = V::KIND == F32 ? in >> 2 : in >> 1;
+            const int unit = i / WORDS_OF_TILE * 16 + (lane >> 2) + (number >> 1) * 8, row = 2 * (lane & 3) + (number & 1);
+            sums[row * PITCH + unit] = x;
+            if (V::KIND != F32) sums[(row + 1) * PITCH + unit] = y;
+        }
+    }
+    METHOD static float sum(const Block &b, int half, int row, int at) { return ((const float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + at]; }
 };
 
 // ---- reductions of all units of a row: `from` has OWN floats for each of 8 rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -38,7 +38,15 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a block's warps divide a multiplication: `Multiply` of device.cuh."""
+    """How a block's warps divide a multiplication: `Multiply` or `Scatter` of device.cuh.
+
+    rows         of the result that a block has
+    tiles16      of 16 rows: of this block, and of each other one where sums are scattered
+    over_rows, over_inner    warps over rows and over inner numbers
+    pieces       of a warp: four chunks of inner numbers
+    kept         of these in registers
+    scattered    whether every block multiplies its own slice for all units, and sends sums
+    """
 
     rows: int
     tiles16: int
@@ -46,19 +54,35 @@ class Tiling:
     over_inner: int
     pieces: int
     kept: int
+    scattered: bool = False
 
     @property
     def pitch(self) -> int:
-        return self.tiles16 * 16 + 4
+        """Floats from row to row of the sums in shared memory."""
+        return self.tiles16 * 16 + (1 if self.scattered else 4)
 
-    @property
-    def rest_bytes(self) -> int:
+    def tiles_of_warp(self, geometry: Geometry) -> int:
+        """Tiles of 16 rows that a warp has."""
+        whole = self.tiles16 * (geometry.blocks if self.scattered else 1)
+        return -(-whole // self.over_rows)
+
+    def rest_bytes(self, geometry: Geometry) -> int:
         """Of matrices in shared memory."""
-        return self.over_rows * self.over_inner * (self.tiles16 // self.over_rows) * (self.pieces - self.kept) * 1024
+        return self.over_rows * self.over_inner * self.tiles_of_warp(geometry) * (self.pieces - self.kept) * 1024
 
     @property
     def sum_bytes(self) -> int:
-        return 2 * self.over_inner * ROWS * self.pitch * 4
+        return -(-2 * self.over_inner * ROWS * self.pitch * 4 // 16) * 16
+
+
+def is_scattered(schedule: Schedule, multiplication: Multiplication, geometry: Geometry) -> bool:
+    """Whether partial sums are fewer bytes than the vector, and nobody else reads the vector."""
+    vector = multiplication.vector
+    shared = sum(other.vector is vector for other in schedule.multiplications) > 1
+    if geometry.exchange == "block" or vector.state is not None or vector.by_units or shared:
+        return False
+    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    return -(-rows // 16) * 16 < 0.75 * chunks_of(vector, geometry) * per_chunk(vector)
 
 
 def per_chunk(vector: Vector) -> int:
@@ -81,10 +105,19 @@ def tilings(schedule: Schedule, geometry: Geometry) -> list[Tiling]:
     """The tiling of every multiplication: registers go to the first ones first."""
     found, left = [], KEPT_REGISTERS
     for multiplication in schedule.multiplications:
-        tiling = _tiling(multiplication, geometry, left)
-        left -= tiling.kept * 8 * (tiling.tiles16 // tiling.over_rows)
+        scattered = is_scattered(schedule, multiplication, geometry)
+        tiling = (_scattered_tiling if scattered else _tiling)(multiplication, geometry, left)
+        left -= tiling.kept * 8 * tiling.tiles_of_warp(geometry)
         found.append(tiling)
     return found
+
+
+def _scattered_tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:
+    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    pieces, warps = -(-chunks_of(multiplication.vector, geometry) // 4), geometry.threads // 32
+    tiling = Tiling(rows, -(-rows // 16), warps, 1, pieces, 0, scattered=True)
+    kept = max(0, min(pieces, registers // (8 * tiling.tiles_of_warp(geometry))))
+    return replace(tiling, kept=kept)
 
 
 def _tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:

@@ -11,6 +11,7 @@ typedef uint64_t u64;
 #define INLINE static inline
 #define METHOD inline
 #define UNROLL
+#define ONCE
 #define INFINITE __builtin_inff()
 #define NOT_A_NUMBER __builtin_nanf("")
 #define WARPS (THREADS / 32)
@@ -56,6 +57,12 @@ struct Machine {
             for (int thread = 0; thread < THREADS; thread++) f(threads[i * THREADS + thread], blocks[i], thread);
     }
     void sync() {}
+    static void copy(const Block &b, int to, const void *from, bool live) {
+        if (live) memcpy(b.shared + to, from, 16);
+        else memset(b.shared + to, 0, 16);
+    }
+    void copied() {}
+    template <int LATER> void arrived() {}
     void ready() {}
     void finish() {}
 };
@@ -133,6 +140,65 @@ struct Multiply {
         for (int w = 0; w < WK; w++) s += from[w * 8 * PITCH];
         return s;
     }
+};
+
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH>
+struct Scatter {
+    static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, WHOLE = BLOCKS * UNITS * 8 * (16 / V::PER), SLOTS = EXCHANGE == 2 ? 1 : 2;
+    template <class M> static void begin(M &m) {
+        for (Block &b : m.blocks) memset(b.shared + STAGED, 0, TILES * PIECES * 512);
+    }
+    std::vector<float> values;  // [to][row][from][index]
+    template <class M> void load(M &m) {
+        for (int to = 0; to < BLOCKS; to++)
+            for (int row = 0; row < UNITS; row++)
+                for (int k = 0; k < BLOCKS * LONG; k++) {
+                    const float w = row < W::ROWS ? W::element(m.given, to, row, k / LONG, k % LONG) : 0.0f;
+                    values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
+                }
+    }
+    static float rounded(float v) { return V::KIND == F32 ? v : V::KIND == BF16 ? from_bf16(to_bf16(v)) : from_f16(to_f16(v)); }
+    static void stage(const Block &b, int tile, long, int row, int index, float value) {
+        const u32 bits = V::KIND == F32 ? bits_of_float(value) : V::KIND == BF16 ? to_bf16(value) : to_f16(value);
+        memcpy(b.shared + STAGED + tile * PIECES * 512 + V::place(0, index, row), &bits, 16 / V::PER);
+    }
+    static char *received(const Block &b, int tile, long slot, int source, int unit, int row) {
+        const int size = 16 / V::PER;
+        return b.shared + RECEIVED + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * WHOLE + ((source * UNITS + unit) * 8 + row) * size;
+    }
+    template <class M> void send(M &m, int tile, long slot) {
+        for (Block &b : m.blocks)
+            for (int row = 0; row < 8; row++) {
+                float v[LONG];
+                for (int k = 0; k < LONG; k++) {
+                    u32 bits = 0;
+                    memcpy(&bits, b.shared + STAGED + tile * PIECES * 512 + V::place(0, k, row), 16 / V::PER);
+                    v[k] = V::KIND == F32 ? (EXACT ? float_of_bits(bits) : tf32(float_of_bits(bits))) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
+                }
+                for (Block &to : m.blocks)
+                    for (int unit = 0; unit < UNITS && to.group == b.group; unit++) {
+                        const float *w = values.data() + (((long)to.rank * UNITS + unit) * BLOCKS + b.rank) * LONG;
+                        float s = 0.0f;
+                        for (int k = 0; k < LONG; k++) s += w[k] * v[k];
+                        const u32 bits = V::KIND == F32 ? bits_of_float(s) : V::KIND == BF16 ? to_bf16(s) : to_f16(s);
+                        memcpy(received(to, tile, slot, b.rank, unit, row), &bits, 16 / V::PER);
+                    }
+            }
+    }
+    template <class M> void wait(M &m, int tile, long slot, int half) {
+        for (Block &b : m.blocks)
+            for (int unit = 0; unit < UNITS; unit++)
+                for (int row = 0; row < 8; row++) {
+                    float s = 0.0f;
+                    for (int source = 0; source < BLOCKS; source++) {
+                        u32 bits = 0;
+                        memcpy(&bits, received(b, tile, slot, source, unit, row), 16 / V::PER);
+                        s += V::KIND == F32 ? float_of_bits(bits) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
+                    }
+                    ((float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + unit] = s;
+                }
+    }
+    static float sum(const Block &b, int half, int row, int at) { return ((const float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + at]; }
 };
 
 enum { SUM, AMAX, AMIN, PROD, ANY, ALL };

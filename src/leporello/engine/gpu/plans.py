@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from leporello.engine.gpu.geometry import CHUNK_BYTES, ROWS, SHARED_BYTES, Geometry, chunks_of, tilings
+from leporello.engine.gpu.geometry import CHUNK_BYTES, ROWS, SHARED_BYTES, Geometry, chunks_of, per_chunk, tilings
 from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
 
@@ -37,17 +37,20 @@ def geometries(schedule: Schedule, batch: int, processors: int, clusters: bool) 
 def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) -> float | None:
     """About how many clocks a step takes, for all rows of a batch; None if it does not fit on the chip."""
     shared = 4096.0
-    work = 0.0
-    for multiplication, tiling in zip(schedule.multiplications, tilings(schedule, geometry), strict=True):
-        shared += tiling.rest_bytes + tiling.sum_bytes
-        own = tiling.tiles16 // tiling.over_rows
+    work = exchanged = 0.0
+    slots = 1 if geometry.exchange == "grid" else 2
+    found = list(zip(schedule.multiplications, tilings(schedule, geometry), strict=True))
+    for multiplication, tiling in found:
+        shared += tiling.rest_bytes(geometry) + tiling.sum_bytes
+        own = tiling.tiles_of_warp(geometry)
         warps = geometry.threads // 32 / 4  # on one tensor core
         work += 120 + warps * own * (tiling.pieces * 16 + (tiling.pieces - tiling.kept) * 16) + tiling.pieces * 12
         work += 30 * tiling.over_inner * sum(parts for *_, parts in multiplication.products) / 4
-    slots = 1 if geometry.exchange == "grid" else 2
-    exchanged = 0.0
+    scattered = {id(one.vector): tiling for one, tiling in found if tiling.scattered}
     for vector in schedule.vectors:
         whole = chunks_of(vector, geometry) * geometry.blocks * CHUNK_BYTES
+        if id(vector) in scattered:
+            whole = scattered[id(vector)].tiles16 * geometry.blocks * 256 * (8 // per_chunk(vector))
         shared += geometry.tiles * (slots * whole + whole // geometry.blocks)
         if geometry.exchange == "cluster":
             exchanged += 500 + whole * 0.055

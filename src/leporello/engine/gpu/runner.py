@@ -95,6 +95,7 @@ class GpuRunner:
             group_rows = ROWS * geometry.tiles
             groups = -(-batch // group_rows)
             words = array("Q", [steps, batch, 0, groups])
+            reads = [value if value.data_ptr() % 16 == 0 else value.clone() for value in reads]
             for value in (*states, *reads, *rows, *held, *next_states, *writes):
                 words.append(0 if value is None else value.data_ptr())
             for matrix in matrices:

@@ -106,6 +106,7 @@ class Vector:
     made       the level at which it is stored
     first      the level at which it is read first
     last       the level at which it is read last
+    by_units   whether units read elements of it, and not only products
     """
 
     of: Buffer
@@ -115,6 +116,7 @@ class Vector:
     made: int = 0
     first: int = 0
     last: int = 0
+    by_units: bool = False
 
     @property
     def regular(self) -> bool:
@@ -388,9 +390,9 @@ class _Scheduler:
             pending += operands(one)
             if isinstance(one, (Load, Fetch)):
                 level = max(level, self._load_level(one, part, inner))
-        readers = [one for one in _gathers(value, self, part, inner)]
-        for vector in readers:
+        for vector in _gathers(value, self, part, inner):
             self._read_at(vector, level)
+            vector.by_units = True
         return level
 
     def _load_level(self, load: Load | Fetch, part: Part, inner: bool) -> int:

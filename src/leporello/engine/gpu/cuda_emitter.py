@@ -390,6 +390,13 @@ class KernelText:
         self.fetched: dict[Input, str] = {}
         self.ringed: dict[Input, int] = {}
         self.stage_bytes = 0
+        self.cursor_members: list[tuple[str, int]] = []
+        self.ahead = "0"  # the step that `_fetch` loads
+        self.cursors: dict[tuple[Buffer, int, int], str] = {}
+        for statement in self.schedule.statements:
+            if statement.buffer.place == "write":
+                places = self.schedule.places(statement.index, statement.part)
+                self._add_cursor(statement.buffer, statement.part.space, places)
         tiles, held = self.geometry.tiles, 0
         loads: dict[Input, None] = {}
         for value, part, _, inner in self._values():
@@ -405,20 +412,31 @@ class KernelText:
                 self.stage_bytes += ROWS * self.geometry.own(space) * buffer.dtype.itemsize
             elif buffer.place == "read":
                 self.fetched[buffer, space, places] = name
+                self._add_cursor(buffer, space, places)
                 self.members.append(f"{STORAGE[buffer.dtype]} {name}[{tiles}][{elements}];")
             elif held + elements * (tiles if buffer.place == "row" else 1) <= MOST_HELD:
                 rows = tiles if buffer.place == "row" else 1
                 held += elements * rows
                 self.held[buffer, space, places] = name
                 self.members.append(f"{computed_type(buffer.dtype)} {name}[{rows}][{elements}];")
+        for text, space in self.cursor_members:
+            self.members.append(f"{text};" if self._one_cursor(space) else f"{text}[{self._elements(space)}];")
         self.ring_steps = 4 if 4 * tiles * self.stage_bytes <= RING_BYTES else 2
+
+    def _add_cursor(self, buffer: Buffer, space: int, places: Places) -> None:
+        """Let threads keep the address of a sequence, where neighbouring units have neighbouring elements or one."""
+        stride = _stride(places)
+        if stride is None or (buffer, space, stride) in self.cursors:
+            return
+        name = self.cursors[buffer, space, stride] = f"at_{len(self.cursors)}"
+        constant = "const " if buffer.place == "read" else ""
+        self.cursor_members.append((f"{constant}{STORAGE[buffer.dtype]} *{name}", space))
 
     def _in_pieces(self, buffer: Buffer, space: int, places: Places) -> bool:
         """Whether a block reads neighbouring elements of a sequence, in whole pieces of 16 bytes."""
         per = 16 // buffer.dtype.itemsize
-        neighbours = all(place == places[0] + unit for unit, place in enumerate(places))
         sizes = (self.geometry.own(space), int(buffer.count), places[0], space)
-        return neighbours and space > 1 and all(size % per == 0 for size in sizes)
+        return _stride(places) == 1 and all(size % per == 0 for size in sizes)
 
     # ---- the phases
 
@@ -430,10 +448,12 @@ class KernelText:
         *,
         every_unit: list[str] | None = None,
         after: list[str] | None = None,
+        every: bool = False,
     ) -> None:
         """A loop over the elements (row, unit) of a thread; `lines` run for units that exist.
 
         every_unit, after   run for all elements, before and behind them
+        every               no condition at all: also for elements and units that do not exist
         """
         own, elements = self.geometry.own(space), self._elements(space)
         count = ROWS * own
@@ -443,7 +463,7 @@ class KernelText:
             f"const int e = thread + j * THREADS, row = e / {own}, own = e % {own}, unit = b.rank * {own} + own;",
             depth + 1,
         )
-        exact = count % self.geometry.threads == 0
+        exact = every or count % self.geometry.threads == 0
         if not exact:
             self.emit(f"if (e < {count}) {{", depth + 1)
         self.emit("const long n = b.first + tile * 8 + row;", depth + 1)
@@ -451,7 +471,7 @@ class KernelText:
         self.emit("(void)live, (void)own;", depth + 1)
         for line in every_unit or ():
             self.emit(line, depth + 1)
-        whole = own * self.geometry.blocks == space
+        whole = every or own * self.geometry.blocks == space
         if not whole:
             self.emit(f"if (unit < {space}) {{", depth + 1)
         for line in lines:
@@ -516,15 +536,24 @@ class KernelText:
         for index, vector in enumerate(self.schedule.vectors):
             if vector.state is not None:
                 self.emit(f"V{index}::send(m, tile, 0);", 2)
-        self.emit("const long time = " + ("steps - 1;" if self.kernel.reverse else "0;"), 2)
-        self._fetch(2)
         self.emit("}", 1)
+        self._begin_cursors()
+        self.ahead = "0"
+        if self.fetched:
+            self.emit("UNROLL", 1)
+            self.emit("for (int tile = 0; tile < TILES; tile++) {", 1)
+            self._fetch(2)
+            self.emit("}", 1)
+            self._advance("read", 1)
         if self.ringed:
             self.emit("ONCE", 1)
-            self.emit(f"for (long early = 0; early < {self.ring_steps - 1}; early++)", 1)
+            self.emit(f"for (long early = 0; early < {self.ring_steps - 1}; early++) {{", 1)
+            self.emit("UNROLL", 2)
             self.emit("for (int tile = 0; tile < TILES; tile++) {", 2)
             self._copy_ring("early", 3)
             self.emit("}", 2)
+            self._advance("ring", 2)
+            self.emit("}", 1)
 
     def _initial(self, buffer: Buffer, place: str) -> str:
         pointer = self._pointer(buffer, "state")
@@ -542,63 +571,150 @@ class KernelText:
         part, index = self.schedule.places.origin[places]
         return f"({index_text(index, self._variables(part))})"
 
-    def _fetch(self, depth: int) -> None:
-        """Write loads of what the step `time` reads of its sequences into registers."""
-        if not self.fetched:
+    # ---- addresses, which go on from step to step
+
+    def _begin_cursors(self) -> None:
+        """Write where each thread reads and writes at the first step, and how far it is to the next."""
+        begin = "(steps - 1) * batch" if self.kernel.reverse else "0"
+        sign = "-" if self.kernel.reverse else ""
+        lines: dict[int, list[str]] = {}
+        for (buffer, space, stride), name in self.cursors.items():
+            pointer = f"{self._pointer(buffer)} + ({begin} + b.first + row) * {buffer.count}{' + unit' * stride}"
+            self.emit(f"const long next_{name} = {sign}batch * {buffer.count};", 1)
+            if self._one_cursor(space):
+                lines.setdefault(space, []).append(f"if (j == 0) t.{name} = {pointer};")
+            else:
+                lines.setdefault(space, []).append(f"t.{name}[j] = {pointer};")
+        self.emit("m.each([&](Thread &t, const Block &b, int thread) {", 1)
+        self.emit("const int tile = 0;", 2)
+        for space, texts in lines.items():
+            self._space_loop(space, texts, 2, every=True)
+        self._begin_ring(begin, sign)
+        self.emit("});", 1)
+
+    def _begin_ring(self, begin: str, sign: str) -> None:
+        """Write which pieces of the ring each thread copies, and from where."""
+        if not self.ringed:
             return
+        slots, first = self.ring_slots, 0
+        self.members += [f"const char *ring_from[{slots}];", f"long ring_next[{slots}];"]
+        self.members += [f"int ring_tile[{slots}];", f"int ring_row[{slots}];"]
+        self.emit("UNROLL", 2)
+        self.emit(f"for (int i = 0; i < {slots}; i++) {{", 2)
+        self.emit("int x = thread + i * THREADS;", 3)
+        self.emit("t.ring_from[i] = nullptr, t.ring_next[i] = 0, t.ring_tile[i] = 0, t.ring_row[i] = 1 << 30;", 3)
+        for buffer, space, places in self.ringed:
+            own, size = self.geometry.own(space), buffer.dtype.itemsize
+            per = 16 // size
+            pieces, across = ROWS * own // per, own // per
+            self.emit(f"if (x >= {first} && x < {first + pieces}) {{", 3)
+            self.emit(
+                f"const int row = (x - {first}) / {across}, unit = b.rank * {own} + (x - {first}) % {across} * {per};",
+                4,
+            )
+            self.emit(f"const long at = ({begin} + b.first + row) * {buffer.count} + {places[0]} + unit;", 4)
+            self.emit(f"t.ring_from[i] = (const char *)({self._pointer(buffer)} + at);", 4)
+            self.emit(f"t.ring_next[i] = {sign}batch * {buffer.count * size};", 4)
+            self.emit(f"t.ring_tile[i] = {8 * buffer.count * size};", 4)
+            self.emit(f"t.ring_row[i] = unit < {space} ? row : 1 << 30;", 4)
+            self.emit("}", 3)
+            first += pieces
+        self.emit("}", 2)
+
+    def _one_cursor(self, space: int) -> bool:
+        """Whether the other elements of a thread are at constant distances from its first one."""
+        own, threads = self.geometry.own(space), self.geometry.threads
+        return self._elements(space) == 1 or threads % own == 0 or own % threads == 0
+
+    def _at_cursor(self, buffer: Buffer, space: int, places: Places) -> str | None:
+        """The element of a sequence that a thread reads or writes at its present step; None where it has no cursor."""
+        stride = _stride(places)
+        if stride is None or (buffer, space, stride) not in self.cursors:
+            return None
+        own, threads = self.geometry.own(space), self.geometry.threads
+        name, offset = self.cursors[buffer, space, stride], places[0]
+        if not self._one_cursor(space):
+            return f"t.{name}[j][tile * {8 * buffer.count} + {offset}]"
+        if self._elements(space) == 1:
+            return f"t.{name}[tile * {8 * buffer.count} + {offset}]"
+        if threads % own == 0:
+            return f"t.{name}[(tile * 8 + j * {threads // own}) * {buffer.count} + {offset}]"
+        across = own // threads
+        return f"t.{name}[(tile * 8 + j / {across}) * {buffer.count} + j % {across} * {threads * stride} + {offset}]"
+
+    def _advance(self, place: str, depth: int) -> None:
+        """Write the way to the next step, of what is read, written, or copied into the ring."""
+        lines = []
+        for (buffer, space, _), name in self.cursors.items():
+            if buffer.place == place:
+                every = "" if self._one_cursor(space) else f"for (int j = 0; j < {self._elements(space)}; j++) "
+                lines.append(f"{every}t.{name}{'[j]' if every else ''} += next_{name};")
+        if place == "ring" and self.ringed:
+            lines.append(f"for (int i = 0; i < {self.ring_slots}; i++) t.ring_from[i] += t.ring_next[i];")
+        if lines:
+            self.emit("m.each([&](Thread &t, const Block &, int) {", depth)
+            for line in lines:
+                if line.startswith("for"):
+                    self.emit("UNROLL", depth + 1)
+                self.emit(line, depth + 1)
+            self.emit("});", depth)
+
+    def _fetch(self, depth: int) -> None:
+        """Write loads of what a step reads of its sequences into registers."""
         self.emit("m.each([&](Thread &t, const Block &b, int thread) {", depth)
         by_space: dict[int, list[str]] = {}
         for (buffer, space, places), name in self.fetched.items():
-            place = self._place_text(places, space)
-            loaded = f"{self._pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
+            loaded = self._at_cursor(buffer, space, places)
+            if loaded is None:
+                time = f"(steps - 1 - {self.ahead})" if self.kernel.reverse else self.ahead
+                place = self._place_text(places, space)
+                loaded = f"{self._pointer(buffer)}[({time} * batch + n) * {buffer.count} + {place}]"
             by_space.setdefault(space, []).append(f"t.{name}[tile][j] = live ? {loaded} : ({STORAGE[buffer.dtype]})0;")
         for space, lines in by_space.items():
             self._space_loop(space, lines, depth + 1)
         self.emit("});", depth)
 
+    @property
+    def ring_slots(self) -> int:
+        """Pieces of the ring that a thread copies for each step."""
+        return -(-self.stage_bytes // 16 // self.geometry.threads)
+
     def _copy_ring(self, step: str, depth: int) -> None:
         """Write copies of what a step reads into its stage of the ring."""
         if not self.ringed:
             return
+        pieces = self.stage_bytes // 16
         self.emit(f"if ({step} < steps) {{", depth)
-        time = f"steps - 1 - ({step})" if self.kernel.reverse else step
-        self.emit(f"const long time = {time}, stage = ({step}) & {self.ring_steps - 1};", depth + 1)
+        self.emit(f"const int stage = (int)({step}) & {self.ring_steps - 1};", depth + 1)
         self.emit("m.each([&](Thread &t, const Block &b, int thread) {", depth + 1)
-        first = 0
-        for (buffer, space, places), offset in self.ringed.items():
-            own, per = self.geometry.own(space), 16 // buffer.dtype.itemsize
-            pieces, across = ROWS * own // per, own // per
-            begin = f"thread + {self.geometry.threads - first}" if first else "thread"
-            begin = f"({begin}) % THREADS" if first else begin
-            if pieces <= self.geometry.threads:
-                self.emit(f"if (const int x = {begin}; x < {pieces}) {{", depth + 2)
-            else:
-                self.emit(f"for (int x = {begin}; x < {pieces}; x += THREADS) {{", depth + 2)
-            self.emit(f"const int row = x / {across}, unit = b.rank * {own} + x % {across} * {per};", depth + 3)
-            self.emit("const long n = b.first + tile * 8 + row;", depth + 3)
-            to = f"{self.ring_begin} + ((int)stage * TILES + tile) * {self.stage_bytes} + {offset} + x * 16"
-            place = f"(time * batch + n) * {buffer.count} + {places[0]} + unit"
-            pointer, live = self._pointer(buffer), f"n < batch && unit < {space}"
-            self.emit(f"m.copy(b, {to}, {pointer} + ({live} ? {place} : 0), {live});", depth + 3)
-            self.emit("}", depth + 2)
-            first = (first + pieces) % self.geometry.threads
+        self.emit("UNROLL", depth + 2)
+        self.emit(f"for (int i = 0; i < {self.ring_slots}; i++) {{", depth + 2)
+        if pieces % self.geometry.threads:
+            self.emit(f"if (thread + i * THREADS >= {pieces}) continue;", depth + 3)
+        to = f"{self.ring_begin} + (stage * TILES + tile) * {self.stage_bytes} + (thread + i * THREADS) * 16"
+        self.emit("const bool live = b.first + tile * 8 + t.ring_row[i] < batch;", depth + 3)
+        self.emit(f"m.copy(b, {to}, t.ring_from[i] + (live ? tile * t.ring_tile[i] : 0), live);", depth + 3)
+        self.emit("}", depth + 2)
         self.emit("});", depth + 1)
         self.emit("}", depth)
         self.emit("m.copied();", depth)
 
     def _steps(self) -> None:
         for level in range(self.schedule.levels):
+            last = level == self.schedule.levels - 1
             self.emit("UNROLL", 2)
             self.emit("for (int tile = 0; tile < TILES; tile++) {", 2)
             self._level(level)
-            if level == self.schedule.levels - 1:
+            if last:
                 self._copy_ring(f"step + {self.ring_steps - 1}", 3)
-            if level == self.schedule.levels - 1 and self.fetched:
+            if last and self.fetched:
                 self.emit("if (step + 1 < steps) {", 3)
-                self.emit(f"const long time = {'steps - 2 - step' if self.kernel.reverse else 'step + 1'};", 4)
+                self.ahead = "(step + 1)"
                 self._fetch(4)
                 self.emit("}", 3)
             self.emit("}", 2)
+        for place in ("write", "read", "ring"):
+            self._advance(place, 2)
 
     def _level(self, level: int) -> None:
         schedule = self.schedule
@@ -695,6 +811,13 @@ class KernelText:
         return f"*(float *)(b.shared + {place})"
 
 
+def _stride(places: Places) -> int | None:
+    """1 where neighbouring units have neighbouring elements, 0 where all have one, None elsewhere."""
+    if all(place == places[0] for place in places):
+        return 0
+    return 1 if all(place == places[0] + unit for unit, place in enumerate(places)) else None
+
+
 class _LevelWriter:
     """Writes what the threads of one space compute at one level.
 
@@ -761,9 +884,7 @@ class _LevelWriter:
         place = index_text(statement.index, text._variables(part))
         converted = TO_STORAGE.get(buffer.dtype, f"({STORAGE[buffer.dtype]}){{0}}").format(name)
         if buffer.place == "write":
-            self.lines.append(
-                f"if (live) {text._pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}] = {converted};"
-            )
+            self.lines.append(f"if (live) {self._written(buffer, register[2], place)} = {converted};")
         if buffer.place == "next":
             self.lines.append(
                 f"if (live && step + 1 == steps) {text._pointer(buffer)}[n * {buffer.count} + {place}] = {converted};"
@@ -775,6 +896,11 @@ class _LevelWriter:
                 slot = "step + 1" if vector.state is not None else "step"
                 to = f"w{text.scatters[index]}.stage" if index in text.scatters else f"V{index}::stage"
                 self.lines.append(f"{to}(b, tile, {slot}, row, {number * padded} + own, {name});")
+
+    def _written(self, buffer: Buffer, places: Places, place: str) -> str:
+        """The element of an output sequence that a unit writes."""
+        cursor = self.text._at_cursor(buffer, self.space, places)
+        return cursor or f"{self.text._pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
 
     def _inner_loops(self, statement: Statement) -> str:
         """Write a reduction that each unit computes by itself; returns the name of its value."""

@@ -134,8 +134,8 @@ def geometry(net):
             found[one.kernel.reverse] = one
     texts = []
     for reverse, runner in sorted(found.items()):
-        text, built = next(reversed(runner.built.values()))
-        g, f = text.geometry, getattr(built, "function", None)
+        built = next(reversed(runner.built.values()))
+        g, f = built.text.geometry, getattr(built, "function", None)
         texts.append(f"{g.exchange}{g.blocks}x{g.tiles} r{f.registers if f else 0} l{f.local_bytes if f else 0}")
     return "; ".join(texts)
 

@@ -16,7 +16,7 @@ from leporello.engine.gpu.cuda_build import processors
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.driver import DeviceFunction, compile_text
 from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.plans import best_geometry, clocks, geometries
+from leporello.engine.gpu.plans import candidates, clocks, geometries
 from leporello.engine.gpu.schedule import schedule_of
 from leporello.engine.gpu.target import GPU_FLOATS, is_drawn_in
 from leporello.engine.plan import Plan
@@ -76,6 +76,7 @@ def main():
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--keep", type=int, default=14)
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--verify", action="store_true")
     options = parser.parse_args()
     dtype, device = getattr(torch, options.dtype), torch.device("cuda", 0)
     pool = ThreadPoolExecutor(16)
@@ -84,12 +85,12 @@ def main():
         batch, hidden, steps = int(batch), int(hidden), options.steps
         for kernel in kernels_of(getattr(lp, kind)(hidden, hidden), hidden, dtype):
             schedule = schedule_of(kernel)
-            chosen = best_geometry(schedule, batch, processors(0), True)
+            chosen = candidates(schedule, batch, processors(0), True)[0].geometry
             costs = {
                 g: clocks(schedule, g, batch, processors(0)) for g in geometries(schedule, batch, processors(0), True)
             }
             order = sorted((g for g in costs if costs[g] is not None), key=costs.get)[: options.keep]
-            names = ["all", "no mma", "no wait", "no loads", "no stores"] if options.parts else ["all"]
+            names = ["all", "no mma", "no loads", "no stores"] if options.parts else ["all"]
             if options.parts:
                 order = order[:2]
 
@@ -115,16 +116,24 @@ def main():
                 tensors[place] = [
                     torch.randn(steps, batch, *b.sizes, device=device).to(b.dtype) for b in kernel.buffers[place]
                 ]
-            tensors["fixed"] = [
-                torch.randn(*b.sizes, device=device).to(b.dtype) * 0.03 for b in kernel.buffers["fixed"]
-            ]
-            rows = []
+            tensors["fixed"] = [torch.randn(*b.sizes, device=device).to(b.dtype) for b in kernel.buffers["fixed"]]
+            for matrix in kernel.matrices:
+                sizes = [0] * sum(axis is not None for axis in matrix.axes)
+                for axis, size in zip(matrix.axes, (matrix.heads, matrix.inner, matrix.outer), strict=True):
+                    if axis is not None:
+                        sizes[axis] = size
+                tensors["fixed"][matrix.fixed] = (torch.randn(sizes, device=device) * matrix.inner**-0.5).to(dtype)
+            for value in tensors["read"]:
+                value.mul_(0.5)
+            rows, first_outputs = [], []
             for g, (text, codes) in zip(order, built, strict=True):
                 if text is None:
                     rows.append((1e9, g, str(codes)[:100]))
                     continue
                 cells = []
                 for name, code in codes.items():
+                    if options.verify and name == "all":
+                        verify(kernel, text, code, tensors, steps, batch, device, first_outputs, g)
                     try:
                         us, function = run(kernel, text, code, tensors, steps, batch, device)
                     except Exception as error:
@@ -146,7 +155,24 @@ def main():
                 print(f"   chosen {us:6.2f} {chosen.exchange}{chosen.blocks}x{chosen.tiles}", flush=True)
 
 
-def run(kernel, text, code, tensors, steps, batch, device):
+def verify(kernel, text, code, tensors, steps, batch, device, first, g):
+    """Prints where a geometry gives other numbers than the first one, or others the second time."""
+    outputs = []
+    for _ in range(4):
+        for value in (*tensors["next"], *tensors["write"]):
+            value.fill_(float("nan"))
+        run(kernel, text, code, tensors, steps, batch, device, 1)
+        outputs.append([value.clone() for value in (*tensors["next"], *tensors["write"])])
+    first = first if first else first.extend(outputs[0]) or first
+    off = [
+        ((a.double() - b.double()).norm() / b.double().norm()).item() for a, b in zip(outputs[0], first, strict=True)
+    ]
+    same = all(torch.equal(a, b) for other in outputs[1:] for a, b in zip(other, outputs[0], strict=True))
+    if not same or not max(off) < 2e-2:
+        print("   WRONG", g, "same bits", same, "off", [f"{one:.0e}" for one in off], flush=True)
+
+
+def run(kernel, text, code, tensors, steps, batch, device, times=5):
     g = text.geometry
     cluster = g.blocks if g.exchange == "cluster" else 1
     function = DeviceFunction(code, device, g.threads, text.shared_bytes, cluster, g.exchange == "grid")
@@ -164,8 +190,8 @@ def run(kernel, text, code, tensors, steps, batch, device):
         words.append(at)
         at += size
     most = max(1, processors(0) // g.blocks) if g.exchange == "grid" else 1 << 20
-    times = []
-    for _ in range(5):
+    found = []
+    for _ in range(times):
         workspace.fill_(-1)
         start, end = torch.cuda.Event(True), torch.cuda.Event(True)
         start.record()
@@ -174,8 +200,8 @@ def run(kernel, text, code, tensors, steps, batch, device):
             function.launch(words, min(most, groups - first) * g.blocks)
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / steps)
-    return statistics.median(times), function
+        found.append(start.elapsed_time(end) * 1e3 / steps)
+    return statistics.median(found), function
 
 
 if __name__ == "__main__":

@@ -1,30 +1,38 @@
-import sys, time, torch
+import cProfile
+import pstats
+import sys
+import time
+
+import torch
+
 from benchmarks.gpu_check import net_and_torch, train
 
-torch.backends.cuda.matmul.allow_tf32 = True
-for kind, T, B, H in (("LSTM", 1024, 16, 64), ("LSTM", 512, 64, 512)):
+for kind, T, B, H in (("LSTM", 4, 16, 64),):
     net, peer = net_and_torch(kind, H, torch.bfloat16)
     x = torch.randn(T, B, H, device="cuda", dtype=torch.bfloat16)
     g = torch.randn_like(x)
-    for _ in range(3):
+    for _ in range(5):
         train(net, x, g)
     torch.cuda.synchronize()
-    times = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        a = time.perf_counter()
-        out = net(x)[0]
-        b = time.perf_counter()
-        out.backward(g)
-        c = time.perf_counter()
-        times.append((b - a, c - b))
-        torch.cuda.synchronize()
-    times.sort()
-    print(kind, H, "host us", [round(t * 1e6) for t in times[10]])
-    from torch.profiler import ProfilerActivity, profile
+    for m in (net, peer):
+        times = []
+        for _ in range(200):
+            torch.cuda.synchronize()
+            m.zero_grad(set_to_none=True)
+            a = time.perf_counter()
+            out = m(x)[0]
+            b = time.perf_counter()
+            out.backward(g)
+            c = time.perf_counter()
+            times.append((b - a, c - b))
+        times.sort()
+        print(kind, H, "host us", [round(t * 1e6) for t in times[100]])
+    import threading
 
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as p:
-        for _ in range(3):
-            train(net, x, g)
-        torch.cuda.synchronize()
-    print(p.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=60)[:6500])
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(300):
+        net(x)
+    profile.disable()
+    torch.cuda.synchronize()
+    pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(18)

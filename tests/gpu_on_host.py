@@ -39,11 +39,11 @@ class HostBuilder:
 
     shape: Geometry
 
-    def geometry(self, schedule: Schedule, batch: int, device: torch.device) -> Geometry:
-        return self.shape
-
-    def build(self, text: KernelText, exact: bool, device: torch.device) -> HostKernel:
-        return HostKernel(compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
+    def build(
+        self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: object
+    ) -> HostKernel:
+        text = KernelText(schedule, self.shape)
+        return HostKernel(text, compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
 
     def enter(self, values: object) -> None:
         pass
@@ -57,6 +57,7 @@ class HostBuilder:
 
 @dataclass(frozen=True)
 class HostKernel:
+    text: KernelText
     source: Path
 
     def launch(self, words: array[int], groups: int, device: torch.device) -> None:

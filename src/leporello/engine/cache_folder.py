@@ -15,7 +15,7 @@ from pathlib import Path
 from leporello.atomic_write import replacing
 from leporello.errors import EngineRefusal
 
-KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py", ".cu", ".cubin")
+KEPT_SUFFIXES = (".c", ".so", ".sha256", ".py", ".cu", ".cubin", ".plan")
 
 
 def folder() -> Path:

@@ -146,7 +146,7 @@ class KernelText:
                 staged, received = at, at + tiles * tiling.pieces * 4 * CHUNK_BYTES
                 sums = received + tiles * slots * self.slice_bytes[vector] // geometry.blocks
                 form = f"{tiling.tiles16}, {tiling.pieces}, {tiling.kept}, {rest}, {staged}, {received}"
-                form += f", {vector * tiles * 16}, {self.words['vector', vector]}, {sums}, {tiling.pitch}"
+                form += f", {vector * tiles * 16}, {self.words['vector', vector]}, {sums}, {tiling.pitch}, {tiling.over_inner}"
                 self.multiply_types.append(f"Scatter<W{index}, V{vector}, {form}>")
                 at = sums + tiling.sum_bytes
                 continue
@@ -717,10 +717,12 @@ class KernelText:
             self._advance(place, 2)
 
     def _level(self, level: int) -> None:
-        schedule = self.schedule
+        schedule, tiles = self.schedule, self.geometry.tiles
         ringed = level == 0 and bool(self.ringed)
         if ringed:
-            self.emit(f"m.template arrived<{(self.ring_steps - 1) * self.geometry.tiles - 1}>();", 3)
+            # groups of copies that follow this step's; with several levels all of a step are copied behind the last one
+            later = (self.ring_steps - 1) * tiles - 1 if self.schedule.levels == 1 else (self.ring_steps - 2) * tiles
+            self.emit(f"m.template arrived<{later}>();", 3)
         for index, vector in enumerate(schedule.vectors):
             if vector.first == level and index not in self.scatters:
                 self.emit(f"V{index}::wait(m, tile, step);", 3)

@@ -366,8 +366,9 @@ UNROLL
 //
 // Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
 // A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type; PER_OWNER tiles belong to each block.
+// The sums of all blocks are added up by GROUPS groups of threads, each for a part of the blocks.
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int ALL = BLOCKS * PER_OWNER, MTW = (ALL + WARPS - 1) / WARPS, REST = PIECES - KEPT;
     static const int TILE = V::KIND == F32 ? 512 : 256, WHOLE = ALL * TILE, SLOTS = EXCHANGE == 2 ? 1 : 2;
@@ -480,23 +481,30 @@ UNROLL
         __syncthreads();
 #endif
         const char *from = m.block.shared + received(tile, slot);
-        float *sums = (float *)(m.block.shared + SUMS) + half * 8 * PITCH;
-        constexpr int WORDS_OF_TILE = TILE / 4, COUNT = PER_OWNER * WORDS_OF_TILE;
-        for (int i = threadIdx.x; i < COUNT; i += THREADS) {
+        float *sums = (float *)(m.block.shared + SUMS) + half * GROUPS * 8 * PITCH;
+        constexpr int WORDS_OF_TILE = TILE / 4, COUNT = PER_OWNER * WORDS_OF_TILE, EACH = BLOCKS / GROUPS;
+        for (int j = threadIdx.x; j < COUNT * GROUPS; j += THREADS) {
+            const int i = j % COUNT, group = j / COUNT;
             float x = 0.0f, y = 0.0f;
 UNROLL
-            for (int source = 0; source < BLOCKS; source++) {
-                const u32 v = *(const u32 *)(from + (source * COUNT + i) * 4);
+            for (int source = 0; source < EACH; source++) {
+                const u32 v = *(const u32 *)(from + ((group * EACH + source) * COUNT + i) * 4);
                 if (V::KIND == F32) x += float_of_bits(v);
                 else x += V::KIND == BF16 ? from_bf16((u16)v) : from_f16((u16)v), y += V::KIND == BF16 ? from_bf16((u16)(v >> 16)) : from_f16((u16)(v >> 16));
             }
             const int in = i % WORDS_OF_TILE, number = V::KIND == F32 ? in & 3 : (in & 1) * 2, lane = V::KIND == F32 ? in >> 2 : in >> 1;
-            const int unit = i / WORDS_OF_TILE * 16 + (lane >> 2) + (number >> 1) * 8, row = 2 * (lane & 3) + (number & 1);
+            const int unit = i / WORDS_OF_TILE * 16 + (lane >> 2) + (number >> 1) * 8, row = group * 8 + 2 * (lane & 3) + (number & 1);
             sums[row * PITCH + unit] = x;
             if (V::KIND != F32) sums[(row + 1) * PITCH + unit] = y;
         }
     }
-    METHOD static float sum(const Block &b, int half, int row, int at) { return ((const float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + at]; }
+    METHOD static float sum(const Block &b, int half, int row, int at) {
+        const float *from = (const float *)(b.shared + SUMS) + (half * GROUPS * 8 + row) * PITCH + at;
+        float s = 0.0f;
+UNROLL
+        for (int group = 0; group < GROUPS; group++) s += from[group * 8 * PITCH];
+        return s;
+    }
 };
 
 // ---- reductions of all units of a row: `from` has OWN floats for each of 8 rows

@@ -11,6 +11,7 @@ from ctypes import POINTER, Structure, Union, byref, c_char, c_char_p, c_int, c_
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from leporello.engine.cache_folder import kept_path, write_kept
 from leporello.errors import EngineRefusal
@@ -223,3 +224,12 @@ class DeviceFunction:
             with torch.cuda.device(self.device):
                 status = self._run(byref(launch), self._function, arguments, None)
         _checked(status, "launch a kernel")
+
+
+def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
+    """Copy a value to one step of a sequence, both contiguous and of one dtype: less to do than torch's indexing."""
+    device, size = value.device.index, value.nbytes
+    make_current(device)
+    stream = c_void_p(torch._C._cuda_getCurrentRawStream(device))
+    to, source = c_size_t(sequence.data_ptr() + step * size), c_size_t(value.data_ptr())
+    _checked(_cuda().cuMemcpyDtoDAsync_v2(to, source, c_size_t(size), stream), "copy a state")

@@ -42,7 +42,8 @@ class Tiling:
 
     rows         of the result that a block has
     tiles16      of 16 rows: of this block, and of each other one where sums are scattered
-    over_rows, over_inner    warps over rows and over inner numbers
+    over_rows    warps over rows
+    over_inner   warps over inner numbers, or groups of threads that add up scattered sums
     pieces       of a warp: four chunks of inner numbers
     kept         of these in registers
     scattered    whether every block multiplies its own slice for all units, and sends sums
@@ -68,7 +69,8 @@ class Tiling:
 
     def rest_bytes(self, geometry: Geometry) -> int:
         """Of matrices in shared memory."""
-        return self.over_rows * self.over_inner * self.tiles_of_warp(geometry) * (self.pieces - self.kept) * 1024
+        warps = self.over_rows * (1 if self.scattered else self.over_inner)
+        return warps * self.tiles_of_warp(geometry) * (self.pieces - self.kept) * 1024
 
     @property
     def sum_bytes(self) -> int:
@@ -115,7 +117,10 @@ def tilings(schedule: Schedule, geometry: Geometry) -> list[Tiling]:
 def _scattered_tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:
     rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
     pieces, warps = -(-chunks_of(multiplication.vector, geometry) // 4), geometry.threads // 32
-    tiling = Tiling(rows, -(-rows // 16), warps, 1, pieces, 0, scattered=True)
+    tiles16 = -(-rows // 16)
+    words = tiles16 * (64 if per_chunk(multiplication.vector) == 8 else 128)
+    groups = next(n for n in (8, 4, 2, 1) if n == 1 or (n * words <= geometry.threads and geometry.blocks % n == 0))
+    tiling = Tiling(rows, tiles16, warps, groups, pieces, 0, scattered=True)
     kept = max(0, min(pieces, registers // (8 * tiling.tiles_of_warp(geometry))))
     return replace(tiling, kept=kept)
 

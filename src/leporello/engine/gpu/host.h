@@ -142,7 +142,7 @@ struct Multiply {
     }
 };
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, WHOLE = BLOCKS * UNITS * 8 * (16 / V::PER), SLOTS = EXCHANGE == 2 ? 1 : 2;
     template <class M> static void begin(M &m) {
@@ -195,10 +195,16 @@ struct Scatter {
                         memcpy(&bits, received(b, tile, slot, source, unit, row), 16 / V::PER);
                         s += V::KIND == F32 ? float_of_bits(bits) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
                     }
-                    ((float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + unit] = s;
+                    ((float *)(b.shared + SUMS))[(half * GROUPS * 8 + row) * PITCH + unit] = s;
+                    for (int group = 1; group < GROUPS; group++) ((float *)(b.shared + SUMS))[((half * GROUPS + group) * 8 + row) * PITCH + unit] = 0.0f;
                 }
     }
-    static float sum(const Block &b, int half, int row, int at) { return ((const float *)(b.shared + SUMS))[(half * 8 + row) * PITCH + at]; }
+    static float sum(const Block &b, int half, int row, int at) {
+        const float *from = (const float *)(b.shared + SUMS) + (half * GROUPS * 8 + row) * PITCH + at;
+        float s = 0.0f;
+        for (int group = 0; group < GROUPS; group++) s += from[group * 8 * PITCH];
+        return s;
+    }
 };
 
 enum { SUM, AMAX, AMIN, PROD, ANY, ALL };

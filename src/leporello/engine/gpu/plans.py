@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 
+from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import CHUNK_BYTES, ROWS, SHARED_BYTES, Geometry, chunks_of, per_chunk, tilings
 from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
@@ -76,13 +78,19 @@ def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) 
 
 
 @functools.cache
-def best_geometry(schedule: Schedule, batch: int, processors: int, clusters: bool) -> Geometry:
-    """The geometry with the fewest clocks for a batch; refuses a kernel that does not fit on the chip."""
-    found = [
-        (cost, index, geometry)
-        for index, geometry in enumerate(geometries(schedule, batch, processors, clusters))
+def candidates(schedule: Schedule, batch: int, processors: int, clusters: bool, most: int = 1) -> list[KernelText]:
+    """The texts for the geometries with the fewest clocks, the best first; refuses a kernel that does not fit."""
+    costs = {
+        geometry: cost
+        for geometry in geometries(schedule, batch, processors, clusters)
         if (cost := clocks(schedule, geometry, batch, processors)) is not None
-    ]
+    }
+    found: list[KernelText] = []
+    for geometry in sorted(costs, key=costs.__getitem__):
+        with suppress(EngineRefusal):
+            found.append(KernelText(schedule, geometry))
+        if len(found) == most:
+            break
     if not found:
         raise EngineRefusal("the matrices of the step do not fit on the chip.")
-    return min(found)[2]
+    return found

@@ -26,18 +26,23 @@ class Built(Protocol):
     """
 
     @property
+    def text(self) -> KernelText: ...
+
+    @property
     def source(self) -> Path: ...
 
     def launch(self, words: array[int], groups: int, device: torch.device) -> None:
         """Run `groups` groups of rows."""
 
 
+Run = Callable[[Built, int], None]  # a kernel on the tensors of a call, for so many steps
+
+
 class Builder(Protocol):
-    """What builds texts and chooses geometries: a GPU, or the host in tests."""
+    """What builds kernels and chooses geometries: a GPU, or the host in tests."""
 
-    def geometry(self, schedule: Schedule, batch: int, device: torch.device) -> Geometry: ...
-
-    def build(self, text: KernelText, exact: bool, device: torch.device) -> Built: ...
+    def build(self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: Run) -> Built:
+        """The kernel in the geometry that is best for a batch; `run` serves to measure several."""
 
     def enter(self, values: Sequence[Tensor]) -> None:
         """Prepare this thread for launches on the device of these values, of which there may be none."""
@@ -51,14 +56,14 @@ class GpuRunner:
     """A kernel, built for each geometry that a call needs, when it first needs it.
 
     loaded   slots of the fixed values that are read element by element and must be contiguous
-    built    by geometry and exactness of float32 products, with its text
+    built    by tiles of the batch, exactness of float32 products, and device
     """
 
     kernel: Kernel
     schedule: Schedule
     builder: Builder
     loaded: tuple[int, ...]
-    built: dict[tuple[Geometry, bool, int | None], tuple[KernelText, Built]] = field(default_factory=dict)
+    built: dict[tuple[int, bool, int | None], Built] = field(default_factory=dict)
 
     @staticmethod
     def of(kernel: Kernel, schedule: Schedule, builder: Builder) -> GpuRunner:
@@ -67,7 +72,7 @@ class GpuRunner:
     @property
     def source(self) -> Path | None:
         """The path of the text that was built last; None before the first call."""
-        return next(reversed(self.built.values()))[1].source if self.built else None
+        return next(reversed(self.built.values())).source if self.built else None
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         self.builder.enter((*rows, *fixed))
@@ -90,47 +95,46 @@ class GpuRunner:
                 return
             device = next_states[0].device if next_states else writes[0].device
             self.builder.enter((*next_states, *writes))
-            text, built = self._built_for(batch, device)
-            geometry = text.geometry
-            group_rows = ROWS * geometry.tiles
-            groups = -(-batch // group_rows)
-            words = array("Q", [steps, batch, 0, groups])
             reads = [value if value.data_ptr() % 16 == 0 else value.clone() for value in reads]
-            for value in (*states, *reads, *rows, *held, *next_states, *writes):
-                words.append(0 if value is None else value.data_ptr())
+            tensors = (*states, *reads, *rows, *held, *next_states, *writes)
+            addresses = [0 if value is None else value.data_ptr() for value in tensors]
             for matrix in matrices:
-                words.extend(matrix)
-            workspace = None
-            if geometry.exchange == "grid":
-                sizes = [steps * groups * geometry.tiles * size for size in text.slice_bytes]
-                workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
-                at = workspace.data_ptr()
-                for size in sizes:
-                    words.append(at)
-                    at += size
-            else:
-                words.extend([0] * len(text.slice_bytes))
-            assert len(words) == text.word_count >= FIRST_WORDS
-            most = self.builder.groups_at_once(geometry, device)
-            for first in range(0, groups, most):
-                words[2] = first
-                built.launch(words, min(most, groups - first), device)
+                addresses.extend(matrix)
+
+            def launch(built: Built, steps: int) -> None:
+                self._launch(built, addresses, steps, batch, device)
+
+            exact = not torch.backends.cuda.matmul.allow_tf32
+            key = (-(-batch // ROWS), exact, device.index)
+            if key not in self.built:
+                self.built[key] = self.builder.build(self.schedule, batch, exact, device, steps, launch)
+            launch(self.built[key], steps)
 
         return run
 
-    def _built_for(self, batch: int, device: torch.device) -> tuple[KernelText, Built]:
-        exact = not torch.backends.cuda.matmul.allow_tf32
-        geometry = self.builder.geometry(self.schedule, batch, device)
-        key = (geometry, exact, device.index)
-        if key not in self.built:
-            text = KernelText(self.schedule, geometry)
-            self.built[key] = text, self.builder.build(text, exact, device)
-        return self.built[key]
+    def _launch(self, built: Built, addresses: list[int], steps: int, batch: int, device: torch.device) -> None:
+        text = built.text
+        geometry = text.geometry
+        groups = -(-batch // (ROWS * geometry.tiles))
+        words = array("Q", [steps, batch, 0, groups])
+        words.extend(addresses)
+        workspace = None  # held until the launch is queued: torch's allocator then orders its reuse
+        if geometry.exchange == "grid":
+            sizes = [steps * groups * geometry.tiles * size for size in text.slice_bytes]
+            workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
+            at = workspace.data_ptr()
+            for size in sizes:
+                words.append(at)
+                at += size
+        else:
+            words.extend([0] * len(text.slice_bytes))
+        assert len(words) == text.word_count >= FIRST_WORDS
+        most = self.builder.groups_at_once(geometry, device)
+        for first in range(0, groups, most):
+            words[2] = first
+            built.launch(words, min(most, groups - first), device)
 
 
 def _matrix_words(value: Tensor, axes: tuple[int | None, int, int]) -> list[int]:
     """The address of a matrix, and its strides along heads, inner and outer axis."""
     return [value.data_ptr(), *(0 if axis is None else value.stride(axis) for axis in axes)]
-
-
-Build = Callable[[Kernel], GpuRunner]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.gpu.cuda_build import CudaBuilder, processors
-from leporello.engine.gpu.driver import nvrtc_refusal
-from leporello.engine.gpu.plans import best_geometry
+from leporello.engine.gpu.driver import nvrtc_refusal, put_step
+from leporello.engine.gpu.plans import candidates
 from leporello.engine.gpu.runner import GpuRunner
 from leporello.engine.gpu.schedule import schedule_of
 from leporello.engine.target import Costs, Target, WindowSizes
@@ -38,7 +38,7 @@ def is_drawn_in(node: fx.Node) -> bool:
 def build(kernel: Kernel) -> GpuRunner:
     """Divide a kernel into levels; it is compiled when a call shows its batch."""
     schedule = schedule_of(kernel)
-    best_geometry(schedule, 1, processors(torch.cuda.current_device()), True)  # refuses what does not fit
+    candidates(schedule, 1, processors(torch.cuda.current_device()), True)  # refuses what does not fit
     return GpuRunner.of(kernel, schedule, CudaBuilder())
 
 
@@ -58,4 +58,5 @@ GPU_TARGET = Target(
     unavailable=nvrtc_refusal,
     remedy="pip install nvidia-cuda-nvrtc",
     build=build,
+    put_step=put_step,
 )  # fmt: skip

@@ -60,6 +60,7 @@ class TimedStage:
     loose      its other writes, each behind its index among the results of an inside
     done       sequences of the window that no later stage reads
     kernel     what runs an inside instead of `function`, where the target builds kernels
+    scattered  those of `varying` that it takes with their rows anywhere in memory: they are not made contiguous
     direct     where an at-once stage is one call of a target's function that reads sequences in place: that function,
                and the sequences in the order of its arguments
     """
@@ -74,6 +75,7 @@ class TimedStage:
     loose: tuple[tuple[int, fx.Node], ...]
     done: tuple[fx.Node, ...]
     kernel: InsideKernel | None = None
+    scattered: frozenset[fx.Node] = frozenset()
     direct: tuple[Callable[..., Any], tuple[fx.Node, ...]] | None = None
 
 
@@ -192,6 +194,17 @@ def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Tim
         placed=tuple(stage.writes[index] for index in placed),
         loose=tuple((count + index, node) for index, node in enumerate(stage.writes) if index not in placed),
         done=done,
+        scattered=frozenset() if inside else _scattered(stage),
+    )
+
+
+def _scattered(stage: Stage) -> frozenset[fx.Node]:
+    """The sequences that only functions of the target read which take them as they are in memory."""
+    reads = zip(placeholders(stage.graph)[1:], stage.reads, strict=True)
+    return frozenset(
+        read
+        for place, read in reads
+        if place.users and all(getattr(user.target, "reads_sequences", False) for user in place.users)
     )
 
 

@@ -148,7 +148,9 @@ class StageWriter:
         if all(node in self.placement.shifted for node, _ in timed.writes):
             return
         arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
-        arguments += [self.values.in_window(node) for node, _ in timed.varying]
+        for node, _ in timed.varying:
+            value = self.values.in_window(node)
+            arguments.append(value.removesuffix(".contiguous()") if node in timed.scattered else value)
         arguments += [self.values.value(node) for node in timed.fixed]
         arguments += self._memory_for_results(timed)
         self._called(timed, f"{self.text.name('at_once', timed.function)}({', '.join(arguments)})")

@@ -34,6 +34,7 @@ class InsideKernel:
     rows     values that are the same at every step, one per row
     fixed    values that are the same for all rows
     writes   sequences it computes
+    totals   sums over the rows of a window that it computes
     """
 
     runner: Runner
@@ -43,6 +44,7 @@ class InsideKernel:
     rows: tuple[tuple[fx.Node, int], ...]
     fixed: tuple[fx.Node, ...]
     writes: tuple[tuple[fx.Node, int], ...]
+    totals: tuple[fx.Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +270,8 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
         tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
         tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
         tuple(fixed),
-        tuple((node, own_row_axis(node)) for node in stage.writes),
+        tuple((node, own_row_axis(node)) for node in stage.writes if kinds[node] is not ValueClass.REDUCED),
+        tuple(node for node in stage.writes if kinds[node] is ValueClass.REDUCED),
     )
 
 

@@ -42,7 +42,8 @@ def join_totals(loop: Loop, wanted: Callable[[fx.Node], bool]) -> Loop | None:
 
 def _can_join(draft: Draft, left: fx.Node, right: fx.Node, wanted: Callable[[fx.Node], bool]) -> bool:
     """Whether two values that are added are the same views, or stacks, of sums over rows; nothing else reads these."""
-    if left.target is not right.target or left.op != "call_function" or left.kwargs != right.kwargs:
+    known = is_view(left) or left.target in (*JOINS, aten.sum.dim_IntList)
+    if not known or left.target is not right.target or left.kwargs != right.kwargs:
         return False
     if any(len(node.users) > 1 or any(result is node for _, result in draft.outputs) for node in (left, right)):
         return False
@@ -56,7 +57,7 @@ def _can_join(draft: Draft, left: fx.Node, right: fx.Node, wanted: Callable[[fx.
         return False
     if is_view(left):
         return _can_join(draft, one, other, wanted)
-    return left.target is aten.sum.dim_IntList and wanted(left) and wanted(right)
+    return wanted(left) and wanted(right)
 
 
 def _joined(draft: Draft, left: fx.Node, right: fx.Node) -> fx.Node:

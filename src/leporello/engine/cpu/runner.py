@@ -22,7 +22,7 @@ from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, MemoryLayout, free_lengths, rows_together
 from leporello.engine.target import BoundKernel, invariant_cache
 from leporello.kernel.dependencies import loaded
-from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+from leporello.kernel.description import Block, Buffer, Kernel, Matrix, Pointwise, Product
 from leporello.loop.sizes import AnySize, Size, nominal
 
 MOST_THREADS = 256  # that share the rows of a call: MOST in threads.c
@@ -102,6 +102,10 @@ class CpuRunner:
         function: Callable[[int, int, int], None] = getattr(native.runtime(self.kernel.dtype), f"pack_{self._letter}")
         return function
 
+    @cached_property
+    def totals(self) -> tuple[Buffer, ...]:
+        return self.kernel.totals
+
     @property
     def _letter(self) -> str:
         return native.letter_of(self.kernel.dtype)
@@ -130,7 +134,7 @@ class CpuRunner:
             packed = self._pack(words, packing)
         words.append(self.products)
         run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
-        dtype, totals = self.kernel.dtype, self.kernel.totals
+        dtype, totals = self.kernel.dtype, self.totals
 
         def run(
             states: Sequence[Tensor | None],

@@ -23,7 +23,7 @@ from leporello.loop.graph import arguments, copied, function_of, placeable, plac
 from leporello.loop.phases import timed_phase
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
-from leporello.loop.value_classes import ValueClass
+from leporello.loop.value_classes import ValueClass, is_transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +283,7 @@ def _untransposed(fixed: Sequence[fx.Node], kernel: Kernel) -> tuple[list[fx.Nod
     sources, matrices = list(fixed), list(kernel.matrices)
     for slot in {matrix.fixed for matrix in kernel.matrices} - loaded(kernel):
         source, turns = fixed[slot], 0
-        while source.target is torch.ops.aten.t.default:
+        while is_transposed(source):
             source, turns = source.all_input_nodes[0], turns + 1
         if source.op == "placeholder":
             sources[slot] = source

@@ -55,6 +55,22 @@ def test_the_total_of_a_call_with_lengths_and_resets_leaves_out_what_does_not_co
     agrees_with_the_plain_loop(net, x, lengths=[9, 3, 1, 5], resets=torch.rand(9, 4) < 0.3)
 
 
+def test_gradients_of_a_layer_norm_in_a_step_stay_outside() -> None:
+    class Normed(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=(20, 30))
+            self.norm, self.scale = nn.LayerNorm(30), nn.Parameter(torch.randn(20, 30))
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.norm(h + self.scale) + x.unsqueeze(2))
+            return h.sum(2), h
+
+    cell, x = Normed().double(), torch.randn(6, 3, 20, dtype=torch.float64)
+    net = lp.Recurrent(cell, engine="cpu")
+    assert_close(found(net, x), found(Plain(cell), x), "layer norm")
+    assert totals(net) == []
+
+
 def test_narrow_sums_stay_outside() -> None:
     net = lp.Recurrent(Synapses(5), engine="cpu")
     net(torch.randn(4, 2, 3))[0].sum().backward()

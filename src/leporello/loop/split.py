@@ -193,13 +193,18 @@ def _stages(
         if kinds[node] is ValueClass.REDUCED:
             same = next((writer for writer in timed if is_getitem(node) and writer.has(arguments(node)[0])), None)
             inside = place.get(node.all_input_nodes[0], 0) if node.all_input_nodes else 0
-            if same is None and inside % 2 and drawn_in(node):
+            if same is None and inside % 2 and _is_row_sum(node) and drawn_in(node):
                 same = timed[inside]
             (same or timed[_when_complete(node, kinds, place, last=2 * insides)]).compute(node)
     _write_results(loop, kinds, place, once, timed, finish)
     _write_what_stages_read(kinds, place, once, timed, finish)
     stages = [writer.stage() for writer in (once, *timed, finish)]
     return tuple(stage for stage in stages if stage.kind == "inside" or stage.writes)
+
+
+def _is_row_sum(node: fx.Node) -> bool:
+    """Whether it is the sum of a value over its rows, with nothing else summed."""
+    return node.target is aten.sum.dim_IntList and list(arguments(node)[1]) == [0] and not node.kwargs
 
 
 def _when_complete(node: fx.Node, kinds: Classes, place: Places, last: int) -> int:

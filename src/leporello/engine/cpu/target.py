@@ -58,10 +58,15 @@ def is_drawn_in(node: fx.Node) -> bool:
 
 
 def is_wide_row_sum(node: fx.Node) -> bool:
-    """Whether it is a sum over rows alone, of rows so large that they should not go through memory for it."""
+    """Whether it is a sum over rows alone, of rows so large that they should not go through memory for it.
+
+    Values with one axis of features are left out: gradients of biases, summed with those of the matrices.
+    """
     if node.target is not aten.sum.dim_IntList or list(arguments(node)[1]) != [0] or node.kwargs:
         return False
     value = arguments(node)[0]
+    if value.meta["val"].dim() < 3:
+        return False
     count = fixed_features(value) if clean_row_axis(value.meta["val"]) == 0 else 0
     alike = value.meta["val"].dtype == node.meta["val"].dtype and node.meta["val"].dtype in KERNEL_DTYPES
     return alike and MIN_SUMMED_INSIDE <= count <= MAX_SUMMED_INSIDE

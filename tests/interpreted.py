@@ -43,7 +43,7 @@ def _run(
     writes: Sequence[Tensor],
     steps: int,
     batch: int,
-) -> None:
+) -> Sequence[Tensor]:
     kernel = for_lengths(kernel, getattr(batch, "lengths", ()))
     sequences = [
         value.reshape(steps, batch, *buffer.sizes) for value, buffer in zip(reads, kernel.buffers["read"], strict=True)
@@ -51,8 +51,10 @@ def _run(
     after, written = interpreter.run(
         kernel, states=states, reads=sequences, rows=rows, fixed=fixed, steps=steps, batch=batch
     )
+    written, totals = written[: len(writes)], written[len(writes) :]
     for place, value in zip((*next_states, *writes), (*after, *written), strict=True):
         place.copy_(value.reshape(place.shape))
+    return totals
 
 
 def for_lengths(kernel: Kernel, lengths: Sequence[int]) -> Kernel:

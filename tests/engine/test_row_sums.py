@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu.row_sums import RowSums, SumShapes
+from leporello.engine.cpu.row_sums import RowSums, Spread, SumShapes
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 from tests.nets.twins import agrees_with_the_plain_loop
@@ -166,6 +166,73 @@ def test_rows_may_be_left_out_whatever_stands_there(threads: int, monkeypatch: p
     monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _: threads)
     for rows, (m, n), share in product(ROWS, COLUMNS, SHARES):
         assert_left_out(rows, m, n, share)
+
+
+# heads, inner elements, columns of the first and of the second value
+SEVERAL_AXES = (
+    (1, 3, 5, 4),
+    (1, 32, 20, 20),
+    (1, 128, 17, 2),
+    (3, 1, 8, 40),
+    (4, 5, 33, 3),
+    (2, 16, 16, 70),
+    (1, 70, 1, 1),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_may_have_several_axes_in_any_order(
+    threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of both values in turn the inner elements, or the columns, are contiguous."""
+    monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _: threads)
+    for rows, (heads, inner, m, n), order in product((1, 2, 60, 300), SEVERAL_AXES, range(4)):
+        values, steps, exactly = [], [], []
+        for columns, turned in ((m, order % 2), (n, order // 2)):
+            sizes = (heads, columns, inner) if turned else (heads, inner, columns)
+            value = torch.randn(rows, *sizes, dtype=dtype)
+            values.append(value)
+            steps.append((0, inner * columns, 1, inner) if turned else (0, inner * columns, columns, 1))
+            exactly.append((value.transpose(2, 3) if turned else value).double())
+        spread = Spread(heads, inner, *steps)
+        sizes = [heads * inner * columns for columns in (m, n)]
+        form, results = ((0, 1, m, n), (0, -1, m, 1)), [(heads, m, n), (heads, m)]
+        made = RowSums(form, dtype, False, [spread, spread], results, sizes)(*values)
+        wanted = [torch.einsum("rhkm,rhkn->hmn", *exactly), exactly[0].sum((0, 2))]
+        most = 1e-12 if dtype == torch.float64 else 1e-5
+        for own, right in zip(made, wanted, strict=True):
+            assert (own.double() - right).abs().max() <= most * (rows * inner) ** 0.5 * 4, (rows, heads, inner, m, n)
+
+
+class Graph(lp.Cell):
+    """Nodes that are mixed, each transformed alike, and by matrices of their own; sums over rows and nodes."""
+
+    def __init__(self) -> None:
+        super().__init__(h=(5, 4))
+        self.mixed, self.inner = nn.Parameter(torch.randn(5, 5) / 3), nn.Linear(3, 5 * 4)
+        self.alike, self.apart = nn.Linear(8, 4), nn.Parameter(torch.randn(5, 4, 4) / 3)
+        self.rate = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([self.inner(x).view(h.shape), h], -1)
+        new = self.alike(torch.einsum("nm,bmf->bnf", self.mixed, both))
+        new = new + torch.einsum("bnf,nfg->bng", h, self.apart)
+        h = h + self.rate * (torch.tanh(new) - h)
+        return h.flatten(1), h
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_sums_over_rows_and_other_axes_are_of_the_same_call(batch: int) -> None:
+    cell = Graph().double()
+    net = lp.Recurrent(cell, engine="cpu")
+    x = torch.randn(7, batch, 3, dtype=torch.float64)
+    net(x)[0].sum().backward()
+    made = called(net)
+    assert sum("totals" in name for name in made) == 1
+    assert not any(name in ("mm", "bmm", "sum", "aten.mm.default", "aten.sum.default") for name in made), made
+    assert_close(found(net, x), found(Plain(cell), x), "graph")
+    agrees_with_the_plain_loop(net, x, lengths=[7, 3, 5, 1][:batch])
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])

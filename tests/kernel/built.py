@@ -25,11 +25,11 @@ def run_built(
     steps: int,
     batch: int,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """As `interpreter.run`, by the runner of a target: the states after the last step, and the sequences written."""
+    """As `interpreter.run`, by the runner of a target: states after the last step, sequences, totals."""
     build = TARGETS[engine].build
     assert build is not None
     following = [torch.empty(batch, *buffer.sizes, dtype=buffer.dtype) for buffer in kernel.buffers["next"]]
     writes = [torch.empty(steps, batch, *buffer.sizes, dtype=buffer.dtype) for buffer in kernel.buffers["write"]]
     ready = build(kernel).begin([value.contiguous() for value in rows], fixed, steps * batch)
-    ready(states, [value.contiguous() for value in reads], following, writes, steps, batch)
-    return following, writes
+    totals = ready(states, [value.contiguous() for value in reads], following, writes, steps, batch)
+    return following, [*writes, *(totals or ())]

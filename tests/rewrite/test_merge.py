@@ -49,6 +49,7 @@ MERGED: dict[str, tuple[Step, str, int, int]] = {
     "a function of a function": (lambda cell, x, h: torch.sin(h + x) * torch.sin(h + x) + (h + x), "add", 4, 2),
     "a turned matrix": (lambda cell, x, h: h @ cell.W.t() + x @ cell.W.t(), "t", 2, 1),
     "a matrix turned twice": (lambda cell, x, h: h @ cell.W.t().t() + x @ cell.W, "t", 2, 0),
+    "a matrix turned in two ways": (lambda cell, x, h: h @ cell.W.permute(1, 0).t() + x @ cell.W, "permute", 1, 0),
     "a matrix turned three times": (lambda cell, x, h: h @ cell.W.t().t().t() + x @ cell.W.t(), "t", 4, 1),
     "parts of an operator": (lambda cell, x, h: h.sort(-1).values + h.sort(-1).indices * x, "sort", 2, 1),
     "two outputs": (lambda cell, x, h: (torch.sin(h + x), torch.sin(h + x)), "sin", 2, 1),

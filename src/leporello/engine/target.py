@@ -39,8 +39,8 @@ class BoundKernel(Protocol):
         writes: Sequence[Tensor],
         steps: int,
         batch: int,
-    ) -> None:
-        """Read `states` and `reads`; write `next_states` and `writes`.
+    ) -> Sequence[Tensor] | None:
+        """Read `states` and `reads`; write `next_states` and `writes`; return the kernel's totals, if it has any.
 
         All tensors are contiguous. `reads` and `writes` hold the rows of all steps of the window, [steps * batch, ...]
         or [steps, batch, ...], in the order of time even where the kernel runs backwards. A state that is None is

@@ -61,7 +61,7 @@ from leporello.loop.sizes import AnySize, Size
 
 # ---- memory
 
-Place = Literal["state", "next", "read", "write", "row", "fixed", "scratch"]
+Place = Literal["state", "next", "read", "write", "row", "fixed", "scratch", "total"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Buffer:
 
     place        "state": before the step; "next": after it; "read", "write": one element of a sequence;
                  "row": the same at every step, one for each row; "fixed": one for all rows and steps; "scratch":
-                 within a step
+                 within a step; "total": the sum over all rows and steps of what is stored, which nothing reads
     slot         its index among the buffers of its place
     sizes        of its axes, without the row axis
     dtype        the storage type: of its elements in memory
@@ -288,6 +288,11 @@ class Kernel:
     dtype: torch.dtype
     dependencies: tuple[tuple[Dependency, ...], ...]
 
+    @property
+    def totals(self) -> tuple[Buffer, ...]:
+        """The sums over all rows and steps; few kernels have any."""
+        return self.buffers.get("total", ())
+
     def text(self) -> str:
         """The kernel for readers, one line for each buffer, loop and store; the same text for the same kernel."""
         return "\n".join(_lines(self))
@@ -339,7 +344,8 @@ def _block_lines(block: Block) -> Iterator[str]:
         shared = _shared([store.value for store in block.stores])
         for store in block.stores:
             yield from _named(store.value, shared, names)
-            yield f"  {_name(store.buffer)}[{store.index}] = {_spelt(store.value, names)}"
+            sign = "+=" if store.buffer.place == "total" else "="
+            yield f"  {_name(store.buffer)}[{store.index}] {sign} {_spelt(store.value, names)}"
         return
     yield from _named(block.value, _shared([block.value]), names)
     over = _loops(block.over, "k") or "one element"

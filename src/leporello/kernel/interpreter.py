@@ -50,7 +50,8 @@ def run(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Take all rows through all steps; returns the states after the last step, and the sequences that were written.
 
-    Both lists are in the order of the slots, with shapes as those of `states` and `reads`.
+    Both lists are in the order of the slots, with shapes as those of `states` and `reads`. Behind the sequences are the
+    totals, [*sizes].
 
     states   [batch, *sizes] each, in the order of the slots, before the first step; None stands for zeros
     reads    [steps, batch, *sizes]: sequences
@@ -75,7 +76,7 @@ def run(
         present = [step.result(buffer) for buffer in kernel.buffers["next"]]
         for sequence, buffer in zip(writes, kernel.buffers["write"], strict=True):
             sequence[time] = step.result(buffer)
-    return present, writes
+    return present, [*writes, *step.totals.values()]
 
 
 def _check_order(kernel: Kernel, order: list[int]) -> None:
@@ -103,6 +104,7 @@ class _Step:
     """The memory of one step, with who has written what; `begin` clears it for the next step.
 
     lasting    the values of fixed buffers and of those of a row, which are the same at every step
+    totals     what all steps by now have added up
     values     of each buffer, [batch, elements], that of a fixed one [elements]
     writers    for each element of a buffer, the index of the block that has written it, CALLER for inputs, NOBODY at
                first
@@ -112,6 +114,7 @@ class _Step:
     def __init__(self, kernel: Kernel, batch: int, fixed: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
         self.kernel, self.batch, self.fixed = kernel, batch, list(fixed)
         self.lasting: dict[Buffer, Tensor] = {}
+        self.totals = {buffer: torch.zeros(buffer.sizes, dtype=buffer.dtype) for buffer in kernel.totals}
         for buffer, tensor in zip(kernel.buffers["fixed"], fixed, strict=True):
             if tuple(tensor.shape) == buffer.sizes:
                 self.lasting[buffer] = tensor.reshape(buffer.count)
@@ -244,6 +247,10 @@ class _Step:
 
     def _store(self, number: int, buffer: Buffer, positions: Tensor, value: Tensor) -> None:
         """Write to a buffer, one element for each iteration of the block's loops, and note the writers."""
+        if buffer.place == "total":
+            added = value.expand(self.batch, *positions.shape).reshape(self.batch, -1).sum(0)
+            self.totals[buffer].view(-1).index_add_(0, positions.flatten(), added)
+            return
         if buffer.place not in ("next", "write", "scratch"):
             raise InvalidKernel(f"block {number} writes to {buffer.place} '{buffer.name}'.")
         if positions.unique().numel() != positions.numel():

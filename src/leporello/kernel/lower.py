@@ -44,7 +44,7 @@ from leporello.kernel.lowering_context import Positions, dims, dtype_of, feature
 from leporello.kernel.matrix_origin import origin_of
 from leporello.kernel.operators import SEARCHES, SELECTIONS
 from leporello.kernel.partial_writes import PARTIAL_WRITES, partial_writes_of
-from leporello.loop.fake_tensors import row_axes, size_of
+from leporello.loop.fake_tensors import has_rows, row_axes, size_of
 from leporello.loop.graph import arguments, results
 from leporello.loop.sizes import AnySize, Size, nominal
 from leporello.loop.stages import Split, Stage
@@ -54,7 +54,7 @@ FLOAT_DTYPES = frozenset({torch.float32, torch.float64})  # by default; a target
 INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
 MAX_STREAMED_READERS = 3  # a streamed value with more is materialised
 MAX_EXPRESSION_DEPTH = 60  # operators nested in each other: emitters go down as deep
-PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "scratch")
+PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "scratch", "total")
 
 
 def kernel_of(split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype] = FLOAT_DTYPES) -> Kernel:
@@ -72,6 +72,7 @@ class Lowering:
 
     memory         the buffer of each value that is in memory by now
     targets        for each result of the step the buffers it goes to
+    totals         for each sum over rows the buffer it goes to
     materialised   operators whose values are put into memory
     first          those of them that are computed in the order of the graph, before all else
     expressions    by operator, index and ranges, so that an expression that is used twice is one object
@@ -87,6 +88,7 @@ class Lowering:
         self.blocks: list[Block] = []
         self.expressions: dict[Any, Expression] = {}
         self.ranges: dict[Variable, AnySize] = {}
+        self.totals: dict[fx.Node, Buffer] = {}
         self._add_inputs()
         self.targets = self._add_results()
         self.materialised, self.first = self._choose_materialised()
@@ -97,6 +99,8 @@ class Lowering:
                 self._materialise(node)
         for node in self.targets:
             self._materialise(node)
+        for node, buffer in self.totals.items():
+            self._add_total(node, buffer)
         for node, buffers in self.targets.items():
             for buffer in buffers:
                 if self.memory[node] is not buffer and not self._is_stored(buffer):
@@ -142,6 +146,10 @@ class Lowering:
     def _add_results(self) -> dict[fx.Node, list[Buffer]]:
         targets: dict[fx.Node, list[Buffer]] = {}
         for index, node in enumerate(results(self.graph)):
+            if index >= len(self.stage.states) and not has_rows(node.meta["val"]):
+                sizes = [size_of(size) for size in node.meta["val"].shape]
+                self.totals[node] = self._add(node.name, "total", sizes, dtype_of(node))
+                continue
             place: Place = "next" if index < len(self.stage.states) else "write"
             name = self.stage.states[index] if place == "next" else node.name
             targets.setdefault(node, []).append(self._add(name, place, features(node), dtype_of(node)))
@@ -152,7 +160,7 @@ class Lowering:
         materialised, first = set(self.targets), set()
         depth: dict[fx.Node, int] = {}
         for node in self.graph.nodes:
-            if node.op != "call_function":
+            if node.op != "call_function" or node in self.totals:
                 continue
             name = short(node)
             depth[node] = 1 + max((depth.get(source, 0) for source in node.all_input_nodes), default=0)
@@ -251,6 +259,15 @@ class Lowering:
             self._add_loops(sizes, [Store(buffer, row_major(indices, sizes), value) for buffer in buffers])
             self.memory[node] = buffers[0]
         self.ranges = outer_ranges
+
+    def _add_total(self, node: fx.Node, buffer: Buffer) -> None:
+        """Add what adds a value of each row to its sum over rows and steps."""
+        self.ranges = {}
+        source: fx.Node = arguments(node)[0]
+        sizes = features(source)
+        indices = self.variables(sizes)
+        value = self.at(source, self.with_rows(source, indices))
+        self._add_loops(sizes, [Store(buffer, row_major(indices, sizes), value)])
 
     def _copy_into(self, buffer: Buffer, node: fx.Node) -> Store:
         indices = self.variables(buffer.sizes)

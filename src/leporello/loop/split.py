@@ -43,7 +43,8 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
     else:
         place = _placed_without_cycle(loop, order, drawn_in)
     insides = cycles or int(1 in place.values())
-    return Split(loop=loop, stages=_stages(loop, kinds, order, place, insides), classes=kinds)
+    stages = _stages(loop, kinds, order, place, insides, drawn_in or (lambda node: False))
+    return Split(loop=loop, stages=stages, classes=kinds)
 
 
 def _refuse_lost_rows(loop: Loop) -> None:
@@ -169,8 +170,18 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
             place[node] = latest
 
 
-def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Places, insides: int) -> tuple[Stage, ...]:
-    """The stages, each with the graph of its values; those that are no inside and write nothing are left out."""
+def _stages(
+    loop: Loop,
+    kinds: Classes,
+    order: list[list[fx.Node]],
+    place: Places,
+    insides: int,
+    drawn_in: Callable[[fx.Node], bool],
+) -> tuple[Stage, ...]:
+    """The stages, each with the graph of its values; those that are no inside and write nothing are left out.
+
+    A sum over rows is where its argument is computed if it is drawn in there, else in an at-once stage.
+    """
     once, finish = StageGraphs("once", loop, kinds), StageGraphs("finish", loop, kinds)
     timed = [StageGraphs("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
     rank = {node: index for index, node in enumerate(loop.graph.nodes)}
@@ -181,11 +192,19 @@ def _stages(loop: Loop, kinds: Classes, order: list[list[fx.Node]], place: Place
     for node in loop.nodes:
         if kinds[node] is ValueClass.REDUCED:
             same = next((writer for writer in timed if is_getitem(node) and writer.has(arguments(node)[0])), None)
+            inside = place.get(node.all_input_nodes[0], 0) if node.all_input_nodes else 0
+            if same is None and inside % 2 and _is_row_sum(node) and drawn_in(node):
+                same = timed[inside]
             (same or timed[_when_complete(node, kinds, place, last=2 * insides)]).compute(node)
     _write_results(loop, kinds, place, once, timed, finish)
     _write_what_stages_read(kinds, place, once, timed, finish)
     stages = [writer.stage() for writer in (once, *timed, finish)]
     return tuple(stage for stage in stages if stage.kind == "inside" or stage.writes)
+
+
+def _is_row_sum(node: fx.Node) -> bool:
+    """Whether it is the sum of a value over its rows, with nothing else summed."""
+    return node.target is aten.sum.dim_IntList and list(arguments(node)[1]) == [0] and not node.kwargs
 
 
 def _when_complete(node: fx.Node, kinds: Classes, place: Places, last: int) -> int:

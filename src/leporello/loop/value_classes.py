@@ -52,6 +52,13 @@ def is_view(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in VIEWS
 
 
+def is_transposed(node: fx.Node) -> bool:
+    """Whether it is a matrix transposed."""
+    if node.target is aten.t.default:
+        return bool(node.meta["val"].dim() == 2)
+    return node.target is aten.permute.default and node.args[1] in ([1, 0], [-1, 0], [1, -2], [-1, -2])
+
+
 PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 

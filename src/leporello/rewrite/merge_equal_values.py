@@ -6,14 +6,12 @@ is a pure function of what it reads.
 
 from __future__ import annotations
 
-import torch
 from torch import fx
 
 from leporello.loop.draft import Draft
 from leporello.loop.graph import key_of
 from leporello.loop.loop import Loop
-
-transpose = torch.ops.aten.t.default
+from leporello.loop.value_classes import is_transposed
 
 
 def merge_equal_values(loop: Loop) -> Loop:
@@ -23,8 +21,8 @@ def merge_equal_values(loop: Loop) -> Loop:
     number_of: dict[fx.Node, int] = {}
     first: dict[int, fx.Node] = {}
     for node in list(draft.graph.nodes):
-        source = node.args[0] if node.target is transpose else None
-        if isinstance(source, fx.Node) and source.target is transpose:
+        source = node.all_input_nodes[0] if is_transposed(node) else None
+        if source is not None and is_transposed(source):
             number_of[node] = number_of[source.all_input_nodes[0]]
             draft.replace(node, first[number_of[node]])
             continue

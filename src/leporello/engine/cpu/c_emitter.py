@@ -30,6 +30,8 @@ from leporello.kernel.description import (
 from leporello.kernel.operators import SEARCHES, SELECTIONS
 from leporello.loop.sizes import AnySize, Size
 
+STEPS_ADDED_UP = 64  # of a total, before they are added to those before
+
 
 def c_file(name: str) -> str:
     """The text of one of the C files in this folder."""
@@ -150,7 +152,8 @@ class _BlockWriter:
         for store in block.stores:
             name = body.named(body.value(store.value), TYPES[store.buffer.dtype])
             if store.buffer not in self.layout.registers:
-                body.lines.append(f"{self.layout.element(store.buffer, str(store.index))} = {name};")
+                sign = "+=" if store.buffer.place == "total" else "="
+                body.lines.append(f"{self.layout.element(store.buffer, str(store.index))} {sign} {name};")
             body.stored[store.buffer, store.index] = name
         for text in body.hoisted:
             self.emit(text, 5)
@@ -281,9 +284,9 @@ class _KernelWriter(_BlockWriter):
     def text(self) -> str:
         kernel = self.kernel
         self.emit(f"/* {kernel.name}: one inside, {'backwards' if kernel.reverse else 'forwards'} in time.")
-        places: tuple[Place, ...] = ("state", "read", "row", "fixed", "write")
+        places: tuple[Place, ...] = ("state", "read", "row", "fixed", "write", "total")
         for place in places:
-            for buffer in kernel.buffers[place]:
+            for buffer in kernel.buffers.get(place, ()):
                 kind = str(buffer.dtype).removeprefix("torch.")
                 self.emit(f"   {place:<6} {_in_comment(buffer.name)} {list(buffer.sizes)} {kind}")
         self.emit("*/")
@@ -313,6 +316,13 @@ class _KernelWriter(_BlockWriter):
             self.emit(f"scratch += {rounded};", 1)
         if layout.gathered_bytes():
             self.emit(f"{layout.real} *gathered = (void *)scratch;", 1)
+        totals = kernel.totals
+        for buffer in totals:
+            self.emit(f"memset({layout.memory(buffer)}, 0, {layout.own_bytes(buffer)});", 1)
+        if totals:
+            self.emit("/* of this range of rows; share is that of columns */", 1)
+            units = f"(long)given[{layout.slots['units', 0]}]"
+            self.emit(f"const long unit = (first * {units} + batch - 1) / batch;", 1)
         self.emit("long blocks = (last - first + TOGETHER - 1) / TOGETHER, done = first;", 1)
         self.emit("for (long block = 0; block < blocks; block++) {", 1)
         self.emit("const long at = done, rows = (last - done + blocks - block - 1) / (blocks - block);", 2)
@@ -365,7 +375,21 @@ class _KernelWriter(_BlockWriter):
         self.emit("for (long step = 0; step < span; step++) {", 3)
         self._step(*[block for block in self.kernel.blocks if block not in ahead])
         self.emit("}", 3)
+        self._add_up_totals()
         self.emit("}", 2)
+
+    def _add_up_totals(self) -> None:
+        """Write the sums of some steps added to those of the steps before: a long sum rounds more."""
+        totals, layout = self.kernel.totals, self.layout
+        if not totals:
+            return
+        self.emit(f"if (begin / most % {STEPS_ADDED_UP} == {STEPS_ADDED_UP} - 1 || begin + most >= steps) {{", 3)
+        for buffer in totals:
+            kind, own = TYPES[buffer.dtype], layout.memory(buffer)
+            self.emit(f"{kind} *restrict all_{own} = ({kind} *)given[{layout.slots['total', buffer.slot]}];", 4)
+            self.emit(f"for (long i = 0; i < {buffer.count}; i++)", 4)
+            self.emit(f"all_{own}[unit * {buffer.count} + i] += {own}[i], {own}[i] = 0;", 5)
+        self.emit("}", 3)
 
     def _step(self, *blocks: Block) -> None:
         """Write blocks of one step, behind the pointers to what they read and write at it."""
@@ -385,6 +409,10 @@ class _KernelWriter(_BlockWriter):
             for buffer in kernel.buffers[place]:
                 if buffer in used:
                     self._pointer(buffer, layout.slots[place, buffer.slot])
+        for buffer in kernel.totals:
+            if buffer in used:
+                kind = TYPES[buffer.dtype]
+                self.emit(f"{kind} *restrict {layout.names[buffer]} = {layout.memory(buffer)};", 4)
         early = {buffer for block in layout.ahead for buffer in written(block)}
         for buffer in kernel.buffers["scratch"]:
             if buffer in used and buffer not in layout.registers:

@@ -9,14 +9,14 @@ from leporello.kernel.dependencies import blocks_ahead, register_values
 from leporello.kernel.description import Buffer, Kernel, Place, Product
 from leporello.loop.sizes import AnySize, Size, nominal
 
-POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write")
+POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write", "total")
 MATRIX_WORDS = 5  # of a matrix, behind the pointers: `matrix` in products.c
 MAX_ROWS_TOGETHER = 24  # that one thread takes through a step together
 MAX_ROWS_TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
 LARGE_MATRIX_ELEMENTS = 1 << 18  # of all matrices
 MAX_PREFETCH_MATRIX_ELEMENTS = 1 << 19  # more leave no place in the cache for what the next step reads
 CACHE_LINE_BYTES = 64
-NAME_ENDINGS: dict[Place, str] = {"next": "_next", "write": "_out", "state": "_state"}
+NAME_ENDINGS: dict[Place, str] = {"next": "_next", "write": "_out", "state": "_state", "total": "_total"}
 
 
 def rows_together(kernel: Kernel) -> int:
@@ -49,7 +49,7 @@ class MemoryLayout:
     next_step    the sign, "+" or "-", of the way from a step's memory to that of the next
     slots        where in `given`, the words passed to the C function, the address of a buffer is, by place and slot;
                  "matrix": where the MATRIX_WORDS of a matrix begin; "products": the function that multiplies;
-                 "length": a free length
+                 "length": a free length; "units": into how many ranges the rows are divided, where there are totals
     """
 
     def __init__(self, kernel: Kernel, vector_bytes: int) -> None:
@@ -62,6 +62,7 @@ class MemoryLayout:
         self.registers = register_values(kernel)
         places: tuple[Place, ...] = ("state", "next", "scratch")
         self.own = [buffer for place in places for buffer in kernel.buffers[place] if buffer not in self.registers]
+        self.own += kernel.totals
         self.prefetches = 0 < _matrix_elements(kernel) < MAX_PREFETCH_MATRIX_ELEMENTS
         self.next_step = "-" if kernel.reverse else "+"
         self.slots = _slots(kernel)
@@ -72,7 +73,7 @@ class MemoryLayout:
 
     def element(self, buffer: Buffer, index: str) -> str:
         """The C text of one element of a buffer, of the present row; `index` is C too."""
-        row = "" if buffer.place == "fixed" else f"row * {self.stride(buffer)} + "
+        row = "" if buffer.place in ("fixed", "total") else f"row * {self.stride(buffer)} + "
         return f"{self.names[buffer]}[{row}{index}]"
 
     def stride(self, buffer: Buffer) -> AnySize:
@@ -86,7 +87,8 @@ class MemoryLayout:
 
     def own_bytes(self, buffer: Buffer) -> AnySize:
         """Bytes of a buffer in the thread's own memory, for all rows taken together, in whole cache lines."""
-        size = self.rows_together * self.stride(buffer) * buffer.dtype.itemsize
+        rows = 1 if buffer.place == "total" else self.rows_together
+        size = rows * self.stride(buffer) * buffer.dtype.itemsize
         if isinstance(size, Size):
             return size + CACHE_LINE_BYTES  # the C code rounds
         return -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
@@ -119,10 +121,10 @@ def _names(kernel: Kernel) -> dict[Buffer, str]:
     return names
 
 
-def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products", "length"], int], int]:
-    slots: dict[tuple[Place | Literal["matrix", "products", "length"], int], int] = {}
+def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products", "length", "units"], int], int]:
+    slots: dict[tuple[Place | Literal["matrix", "products", "length", "units"], int], int] = {}
     for place in POINTER_ORDER:
-        for buffer in kernel.buffers[place]:
+        for buffer in kernel.buffers.get(place, ()):
             slots[place, buffer.slot] = len(slots)
     count = len(slots)
     for index in range(len(kernel.matrices)):
@@ -130,4 +132,5 @@ def _slots(kernel: Kernel) -> dict[tuple[Place | Literal["matrix", "products", "
     slots["products", 0] = count + len(kernel.matrices) * MATRIX_WORDS
     for index in range(free_lengths(kernel)):
         slots["length", index] = slots["products", 0] + 1 + index
+    slots["units", 0] = slots["products", 0] + 1 + free_lengths(kernel)
     return slots

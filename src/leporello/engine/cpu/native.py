@@ -95,6 +95,7 @@ def run_kernel(
     threads: int,
     team_rows: int = 0,
     phases: int = 0,
+    fixed: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Run a kernel on `threads` threads.
@@ -105,10 +106,13 @@ def run_kernel(
     scratch     bytes of scratch memory for each thread; for all of them together with a team or phases
     team_rows   rows that all threads take through the steps together, as a team; 0 where each thread has its own rows
     phases      of work that threads divide into shares, not rows, and that has no steps; 0 for kernels of steps
+    fixed       whether rows are divided into as many ranges as threads, whatever else the processors do
     dtype       whose runtime the kernel uses
     """
     openmp = _torch_threads() if threads > 1 and os.getpid() == PROCESS else NO_OPENMP
-    words = array("q", [address, rows, steps, scratch, threads, team_rows, phases, *openmp])  # `call` in threads.c
+    words = array(
+        "q", [address, rows, steps, scratch, threads, team_rows, phases, fixed, *openmp]
+    )  # `call` in threads.c
     words.extend(arguments)
     if runtime(dtype).run_parallel(words.buffer_info()[0]):
         raise MemoryError("no memory for a kernel's threads")

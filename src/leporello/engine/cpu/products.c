@@ -155,16 +155,15 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* Transpose a WIDE by WIDE block in registers: each round swaps off-diagonal blocks of half the size. */
-static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride) {
+static void NAME(turn)(REAL *restrict to, long to_stride, const REAL *restrict from, long stride) {
     typedef INTEGER lanes __attribute__((vector_size(WIDE * sizeof(REAL))));
     NAME(vec) rows[WIDE];
+    lanes number;
+    for (int lane = 0; lane < WIDE; lane++) number[lane] = lane;
     EACH(WIDE) rows[i] = *(const NAME(vec) *)(from + i * stride);
     _Pragma("GCC unroll 4") for (int half = WIDE / 2; half; half /= 2) {
-        lanes upper, lower;
-        for (int lane = 0; lane < WIDE; lane++) {
-            upper[lane] = lane & half ? lane - half + WIDE : lane;
-            lower[lane] = lane & half ? lane + WIDE : lane + half;
-        }
+        const lanes swapped = ((number & half) != 0) & (WIDE - half);
+        const lanes upper = number + swapped, lower = upper + half;
         EACH(WIDE) {
             if (i & half) continue;
             NAME(vec) a = rows[i], b = rows[i + half];
@@ -172,7 +171,7 @@ static void NAME(turn)(REAL *restrict to, const REAL *restrict from, long stride
             rows[i + half] = __builtin_shuffle(a, b, lower);
         }
     }
-    EACH(WIDE) *(NAME(vec) *)(to + i * PANEL) = rows[i];
+    EACH(WIDE) *(NAME(vec) *)(to + i * to_stride) = rows[i];
 }
 #endif
 
@@ -192,7 +191,8 @@ static __attribute__((noinline)) void NAME(pack_one)(REAL *restrict to, const RE
         if (along_inner == 1 && width == PANEL)
             for (; block + WIDE <= inner; block += WIDE)
                 for (int half = 0; half < 2; half++)
-                    NAME(turn)(to + block * PANEL + half * WIDE, begin + block + half * WIDE * along_outer, along_outer);
+                    NAME(turn)(to + block * PANEL + half * WIDE, PANEL, begin + block + half * WIDE * along_outer,
+                               along_outer);
 #endif
         for (; block < inner; block += 16) { /* what is read of a column is in one cache line */
             const long end = inner - block < 16 ? inner : block + 16;

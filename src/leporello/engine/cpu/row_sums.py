@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,13 +16,32 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu import native
+from leporello.engine.cpu.row_elements import MAX_ELEMENTS, fixed_features, row_elements, same_elements
+from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import arguments, copied, placeholders, results
 from leporello.loop.stages import Stage
 from leporello.rewrite.skip_padding import masked_row_sum, row_sum_operands
 
+aten = torch.ops.aten
+
 KERNEL_DTYPES = (torch.float32, torch.float64)
 LARGE_ROW_BYTES = 1024  # the sums of a value whose rows are at least as large are a stage of their own
+MIN_SUMMED = 1024  # columns of the sums without products from which on they are computed here
 SumShapes = tuple[tuple[int, int, int, int], ...]  # see RowSums
+
+
+class Spread(NamedTuple):
+    """How a sum reads rows of values that have several axes, in elements from the beginning of a row.
+
+    heads           sums of this kind side by side: the result is [heads, m, n]
+    inner           elements of a row that are summed too
+    first, second   of each value: where it begins, and the distances along heads, inner and columns
+    """
+
+    heads: int
+    inner: int
+    first: tuple[int, int, int, int]
+    second: tuple[int, int, int, int]
 
 
 class RowSums:
@@ -30,8 +50,11 @@ class RowSums:
     Each value is an argument of the call once, however many sums read it.
 
     shapes    for each sum: the index of the first value, that of the second or -1, and their numbers of columns
-    columns   of each value, and a last 0, found at index -1, for a second value that does not exist
+    columns   numbers in a row of each value, and a last 0, found at index -1, for a second value that does not exist
     past      whether the last argument of a call is the mask of rows that are skipped
+    spreads   for each sum how it reads rows of several axes; None: the values are matrices. Empty if all are
+    sizes     of the result of each sum; by default those of a matrix
+    axes      of each value the axis of the rows; rows have no other axes in front of theirs where it is missing
     work      approximate operations for one row
     code      by runtime library and number of threads: the address of the function, and bytes of scratch per thread
     """
@@ -39,68 +62,134 @@ class RowSums:
     __name__ = "totals"
     reads_sequences = True  # takes [steps, batch, columns], contiguous, as well as [rows, columns]
 
-    def __init__(self, shapes: SumShapes, dtype: torch.dtype, past: bool = False) -> None:
+    def __init__(
+        self,
+        shapes: SumShapes,
+        dtype: torch.dtype,
+        past: bool = False,
+        spreads: Sequence[Spread | None] = (),
+        sizes: Sequence[tuple[int, ...]] = (),
+        columns: Sequence[int] = (),
+        axes: Sequence[int] = (),
+    ) -> None:
         self.shapes, self.dtype, self.past = shapes, dtype, past
-        self.results = [(1, m) if second < 0 else (m, n) for _, second, m, n in shapes]
-        columns = {value: count for first, second, m, n in shapes for value, count in ((first, m), (second, n))}
-        self.columns = [columns[value] for value in range(len(columns) - (-1 in columns))] + [0]
+        self.spreads = tuple(spreads) or (None,) * len(shapes)
+        self.results = list(sizes) or [(1, m) if second < 0 else (m, n) for _, second, m, n in shapes]
+        found = {value: count for first, second, m, n in shapes for value, count in ((first, m), (second, n))}
+        self.columns = [*(columns or [found[value] for value in range(len(found) - (-1 in found))]), 0]
+        self.turned = [(value, axis) for value, axis in enumerate(axes) if axis]
         self.first_columns = self.columns[0]
         self.like = torch.empty(0, dtype=dtype, device=native.CPU)
-        self.work = sum(2 * m * max(n, 4) for _, _, m, n in shapes)
+        self.work = sum(
+            2 * m * max(n, 4) * (1 if spread is None else spread.heads * spread.inner)
+            for (_, _, m, n), spread in zip(shapes, self.spreads, strict=True)
+        )
+        self.count = sum(1 if spread is None else spread.heads for spread in self.spreads)
         self.code: dict[tuple[Any, int], tuple[int, int]] = {}
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
         rows = values[0].numel() // self.first_columns
         strides = self.columns
+        if self.turned:
+            given = list(values)
+            for index, axis in self.turned:
+                given[index] = given[index].movedim(axis, 0)
+            values = tuple(given)
         if not all(value.is_contiguous() for value in values):
-            values = tuple(value if value.stride(-1) == 1 else value.contiguous() for value in values)
-            strides = [*(value.stride(-2) for value in values[: len(self.columns) - 1]), 0]
+            values = tuple(
+                value if value.stride(-1) == 1 and value.dim() == 2 else value.contiguous() for value in values
+            )
+            strides = [
+                *(
+                    value.stride(0) if value.dim() == 2 else columns
+                    for value, columns in zip(values, self.columns[:-1], strict=False)
+                ),
+                0,
+            ]
         addresses = [value.data_ptr() for value in values]
         skipped = addresses.pop() if self.past else 0
         addresses.append(0)  # of the second value, index -1, where there is none
-        sums = [self.like.new_empty(*shape) for shape in self.results]
+        sums = [self.like.new_empty(shape) for shape in self.results]
         words: list[int] = []
-        for (first, second, m, n), out in zip(self.shapes, sums, strict=True):
-            words += (addresses[first], addresses[second], out.data_ptr(), m, n, strides[first], strides[second])
+        for (first, second, m, n), spread, out in zip(self.shapes, self.spreads, sums, strict=True):
+            one, other, to = addresses[first], addresses[second], out.data_ptr()
+            if spread is None:
+                words += (one, other, to, m, n, strides[first], strides[second], 1, 0, 0, 1, 1)
+            else:
+                words += spread_words(
+                    spread, self.dtype.itemsize, one, other, to, m, n, strides[first], strides[second]
+                )
         packed = array("q", words)  # `total` in totals.c
         threads = native.thread_count(rows * self.work)
         code, scratch = self._code(native.runtime(self.dtype), threads)
-        given = [packed.buffer_info()[0], len(sums), scratch, skipped]
-        native.run_kernel(code, given, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
+        arguments = [packed.buffer_info()[0], self.count, scratch, skipped]
+        native.run_kernel(code, arguments, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
         return sums
 
     def _code(self, code: Any, threads: int) -> tuple[int, int]:
         key = (code, threads)
         if key not in self.code:
             letter, words = native.letter_of(self.dtype), array("q")
-            for _, second, m, n in self.shapes:
-                words.extend((0, int(second >= 0), 0, m, n, 0, 0))
-            scratch = getattr(code, f"totals_scratch_{letter}")(words.buffer_info()[0], len(self.shapes), threads)
+            for (_, second, m, n), spread in zip(self.shapes, self.spreads, strict=True):
+                for _ in range(1 if spread is None else spread.heads):
+                    words.extend((0, int(second >= 0), 0, m, n, 0, 0, 1, 0, 0, 1, 1))
+            scratch = getattr(code, f"totals_scratch_{letter}")(words.buffer_info()[0], self.count, threads)
             self.code[key] = (native.address_of(getattr(code, f"totals_{letter}")), scratch)
         return self.code[key]
 
 
+def spread_words(
+    spread: Spread, size: int, one: int, other: int, out: int, m: int, n: int, stride: int, other_stride: int
+) -> list[int]:
+    """The words of a `total` in totals.c for each head.
+
+    size                   bytes of a number
+    one, other, out        addresses of the values, 0 for a second one that does not exist, and of the result
+    stride, other_stride   numbers from row to row
+    """
+    begin, head, inner, along = spread.first
+    other_begin, other_head, other_inner, other_along = spread.second
+    words: list[int] = []
+    for number in range(spread.heads):
+        words += (
+            one + (begin + number * head) * size,
+            other and other + (other_begin + number * other_head) * size,
+            out + number * m * n * size,
+            *(m, n, stride, other_stride, spread.inner, inner, other_inner, along, other_along),
+        )
+    return words
+
+
 class _RowSum(NamedTuple):
-    """first.t() @ second, or the sum of `first`, over rows; `past` is the mask of rows that are skipped."""
+    """first.t() @ second, or the sum of `first`, over rows; `past` is the mask of rows that are skipped.
+
+    m, n     columns of both; n is 1 without a second
+    spread   how rows with several axes are read; None where the values are matrices
+    """
 
     first: fx.Node
     second: fx.Node | None
     past: fx.Node | None
+    m: int
+    n: int
+    spread: Spread | None = None
 
 
 def with_row_sums(graph: fx.Graph) -> fx.Graph:
     """A copy of a graph in which `RowSums` computes the results that are sums over rows.
 
-    There is one call for each dtype and mask of skipped rows, and only where one of its sums is a product.
+    There is one call for each dtype and mask of skipped rows, and only where one of its sums is a product, or they are
+    large.
     """
     graph, _ = copied(graph)
     groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _RowSum]] = {}
     for node in dict.fromkeys(results(graph)):
-        row_sum = _row_sum(node)
+        row_sum = _row_sum(node) or _sum_of_elements(node)
         if row_sum is not None:
             groups.setdefault((node.meta["val"].dtype, row_sum.past), {})[node] = row_sum
     for sums in groups.values():
-        if any(row_sum.second is not None for row_sum in sums.values()):
+        multiplied = any(row_sum.second is not None for row_sum in sums.values())
+        if multiplied or sum(row_sum.m for row_sum in sums.values()) >= MIN_SUMMED:
             _call_together(graph, sums)
     graph.eliminate_dead_code()
     graph.lint()
@@ -115,7 +204,7 @@ def sums_in_turn(stage: Stage) -> list[Stage]:
     groups: dict[fx.Node | None, list[int]] = {}
     for index, node in enumerate(results(stage.graph)):
         row_sum = _row_sum(node)
-        of_inputs = row_sum is not None and all(value is None or value.op == "placeholder" for value in row_sum)
+        of_inputs = row_sum is not None and all(value is None or value.op == "placeholder" for value in row_sum[:3])
         large = row_sum is not None and of_inputs and _row_bytes(row_sum.first) >= LARGE_ROW_BYTES
         groups.setdefault(row_sum.first if row_sum is not None and large else None, []).append(index)
     if len(groups) < 2 or stage.states:
@@ -142,11 +231,19 @@ def _call_together(graph: fx.Graph, sums: dict[fx.Node, _RowSum]) -> None:
     """Replace sums of the same dtype that skip the same rows by one call, in the graph itself."""
     values = list(dict.fromkeys(value for row_sum in sums.values() for value in row_sum[:2] if value is not None))
     shapes = tuple(
-        (values.index(first), -1 if second is None else values.index(second), _columns(first), _columns(second))
-        for first, second, _ in sums.values()
+        (values.index(one.first), -1 if one.second is None else values.index(one.second), one.m, one.n)
+        for one in sums.values()
     )
     (past,) = {row_sum.past for row_sum in sums.values()}
-    function = RowSums(shapes, values[0].meta["val"].dtype, past is not None)
+    function = RowSums(
+        shapes,
+        values[0].meta["val"].dtype,
+        past is not None,
+        [row_sum.spread for row_sum in sums.values()],
+        [tuple(node.meta["val"].shape) for node in sums],
+        [fixed_features(value) for value in values],
+        [clean_row_axis(value.meta["val"]) or 0 for value in values],
+    )
     with graph.inserting_before(graph.output_node()):
         together = graph.call_function(function, (*values, *(() if past is None else (past,))))
         for index, node in enumerate(sums):
@@ -170,7 +267,51 @@ def _row_sum(node: fx.Node) -> _RowSum | None:
     values = [value for value in (first, second) if value is not None]
     fixed = all(isinstance(value.meta["val"].shape[1], int) for value in values)
     supported = fixed and all(value.meta["val"].dtype in KERNEL_DTYPES and _columns(value) for value in values)
-    return _RowSum(first, second, past) if values and supported else None
+    return _RowSum(first, second, past, _columns(first), _columns(second)) if values and supported else None
+
+
+def _sum_of_elements(node: fx.Node) -> _RowSum | None:
+    """The operands of a sum over rows of values with several axes, each of whose axes may be summed or be heads.
+
+    None for other results, and where another operator reads the sum.
+    """
+    if node.op != "call_function" or any(user.op != "output" for user in node.users):
+        return None
+    if node.meta["val"].dtype not in KERNEL_DTYPES:
+        return None
+    if node.target in (aten.sum.default, aten.sum.dim_IntList) and not node.kwargs:
+        return _sum_over_axes(node)
+    orders = FACTOR_AXES.get(node.target)
+    if orders is None:
+        return None
+    one, other = (row_elements(factor, order) for factor, order in zip(arguments(node), orders, strict=True))
+    if one is None or other is None or not same_elements(one, other) or one.inner > MAX_ELEMENTS:
+        return None
+    spread = Spread(one.heads, one.inner, one.steps, other.steps)
+    return _RowSum(one.value, other.value, None, one.columns, other.columns, spread)
+
+
+# Of the two factors of a product: axes of heads, of what is summed, and of columns.
+FACTOR_AXES: dict[Any, tuple[tuple[tuple[int, ...], ...], ...]] = {
+    aten.mm.default: (((), (1,), (0,)), ((), (0,), (1,))),
+    aten.bmm.default: (((0,), (2,), (1,)), ((0,), (1,), (2,))),
+}
+
+
+def _sum_over_axes(node: fx.Node) -> _RowSum | None:
+    """A sum over rows, and maybe over other axes."""
+    value, *rest = arguments(node)
+    if value.meta["val"].dtype != node.meta["val"].dtype:
+        return None
+    count = value.meta["val"].dim()
+    summed = sorted({axis % count for axis in rest[0]} if rest and rest[0] else range(count))
+    kept = [axis for axis in range(count) if axis not in summed]
+    found = row_elements(value, ((), summed, kept))
+    if found is None or found.inner > MAX_ELEMENTS:
+        return None
+    if found.inner == 1 and found.steps[3] == 1 and fixed_features(found.value) == found.columns:
+        return _RowSum(found.value, None, None, found.columns, 1)
+    return _RowSum(found.value, None, None, found.columns, 1, Spread(1, found.inner, found.steps, (0, 0, 0, 1)))
 
 
 def _row_bytes(node: fx.Node) -> int:

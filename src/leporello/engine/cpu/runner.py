@@ -12,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from leporello.engine.buffer_pool import empty_from_pool
@@ -21,9 +22,10 @@ from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, MemoryLayout, free_lengths, rows_together
 from leporello.engine.target import BoundKernel, invariant_cache
 from leporello.kernel.dependencies import loaded
-from leporello.kernel.description import Block, Kernel, Matrix, Pointwise, Product
+from leporello.kernel.description import Block, Buffer, Kernel, Matrix, Pointwise, Product
 from leporello.loop.sizes import AnySize, Size, nominal
 
+MOST_THREADS = 256  # that share the rows of a call: MOST in threads.c
 MIN_PACKED_ROWS = 8  # of all steps together; for fewer rows, matrices are read in place, not packed
 # (numbers, rows): threads share the columns of a matrix of at least so many numbers, if each would have fewer rows.
 SHARED_COLUMNS = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))
@@ -100,6 +102,10 @@ class CpuRunner:
         function: Callable[[int, int, int], None] = getattr(native.runtime(self.kernel.dtype), f"pack_{self._letter}")
         return function
 
+    @cached_property
+    def totals(self) -> tuple[Buffer, ...]:
+        return self.kernel.totals
+
     @property
     def _letter(self) -> str:
         return native.letter_of(self.kernel.dtype)
@@ -128,7 +134,7 @@ class CpuRunner:
             packed = self._pack(words, packing)
         words.append(self.products)
         run_kernel, address, scratch, work = native.run_kernel, self.address, self.scratch, self.work
-        dtype = self.kernel.dtype
+        dtype, totals = self.kernel.dtype, self.totals
 
         def run(
             states: Sequence[Tensor | None],
@@ -138,7 +144,7 @@ class CpuRunner:
             steps: int,
             batch: int,
             holds: Any = (held, packed),
-        ) -> None:
+        ) -> list[Tensor] | None:
             arguments = [0 if state is None else state.data_ptr() for state in states]  # 0 stands for zeros
             for value in reads:
                 arguments.append(value.data_ptr())
@@ -147,14 +153,24 @@ class CpuRunner:
                 arguments.append(value.data_ptr())
             for value in writes:
                 arguments.append(value.data_ptr())
+            threads = native.thread_count(steps * batch * work)
+            parts = []
+            if totals:
+                threads = min(threads, batch, MOST_THREADS)
+                parts = [torch.zeros((max(threads, 1), *total.sizes), dtype=total.dtype) for total in totals]
+                arguments += [part.data_ptr() for part in parts]
             arguments += words
             needed = scratch
             if self.lengths:
                 arguments += batch.lengths[: self.lengths]  # type: ignore[attr-defined]
                 needed = scratch.value(batch.lengths) if isinstance(scratch, Size) else scratch  # type: ignore[attr-defined]
-            threads = native.thread_count(steps * batch * work)
+            if totals:
+                arguments.append(threads)
+                run_kernel(address, arguments, batch, steps, needed, threads, fixed=True, dtype=dtype)
+                return [part[0] if threads < 2 else part.sum(0) for part in parts]
             team_rows = self.team_rows if batch < threads * self.rows_alone else 0
             run_kernel(address, arguments, batch, steps, needed, threads, team_rows, dtype=dtype)
+            return None
 
         return run
 

@@ -12,7 +12,8 @@ from torch import Tensor, fx
 
 from leporello.engine.cpu.build import compiler_refusal
 from leporello.engine.cpu.native import build_ahead, put_shifted, put_step
-from leporello.engine.cpu.row_sums import sums_in_turn, with_row_sums
+from leporello.engine.cpu.row_elements import fixed_features
+from leporello.engine.cpu.row_sums import KERNEL_DTYPES, sums_in_turn, with_row_sums
 from leporello.engine.cpu.runner import CpuRunner, build
 from leporello.engine.cpu.window_products import with_window_products
 from leporello.engine.target import Costs, Target, WindowSizes
@@ -23,6 +24,7 @@ from leporello.loop.fake_tensors import clean_row_axis, count_of, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
 from leporello.rewrite.join_saved import join_saved
+from leporello.rewrite.join_totals import join_totals
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.real_planes import real_planes
 from leporello.rewrite.skip_padding import skip_padding
@@ -30,6 +32,7 @@ from leporello.rewrite.skip_padding import skip_padding
 aten = torch.ops.aten
 # Computed by libm in kernels; tanh, exp, log and sigmoid are our own functions, cheaper than a pass over memory.
 EXPENSIVE_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
+MIN_SUMMED_INSIDE, MAX_SUMMED_INSIDE = 512, 1 << 14  # numbers of a row that a kernel adds up over rows and steps
 MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from one step to the next
 
 
@@ -47,9 +50,26 @@ def is_drawn_in(node: fx.Node) -> bool:
         if has_rows(right.meta["val"]) or count_of(right.meta["val"]) > MAX_INSIDE_MATRIX_ELEMENTS:
             return False
         return has_rows(left.meta["val"])
+    if name == "sum" and not has_rows(node.meta["val"]):
+        return is_wide_row_sum(node)
     if name in ("sum", "mean"):
         return clean_row_axis(node.meta["val"]) == 0  # over features
     return name in {*POINTWISE, *VIEW_RULES, *SPLITS, "cat", "native_layer_norm", "native_layer_norm_backward"}
+
+
+def is_wide_row_sum(node: fx.Node) -> bool:
+    """Whether it is a sum over rows alone, of rows so large that they should not go through memory for it.
+
+    Values with one axis of features are left out: gradients of biases, summed with those of the matrices.
+    """
+    if node.target is not aten.sum.dim_IntList or list(arguments(node)[1]) != [0] or node.kwargs:
+        return False
+    value = arguments(node)[0]
+    if value.meta["val"].dim() < 3:
+        return False
+    count = fixed_features(value) if clean_row_axis(value.meta["val"]) == 0 else 0
+    alike = value.meta["val"].dtype == node.meta["val"].dtype and node.meta["val"].dtype in KERNEL_DTYPES
+    return alike and MIN_SUMMED_INSIDE <= count <= MAX_SUMMED_INSIDE
 
 
 def _at_once(stage: Stage) -> list[Stage]:
@@ -70,6 +90,8 @@ CPU_TARGET = Target(
              lambda c, saved: join_saved(saved, is_pointwise)),
         Pass("pair", "skip_padding", "row_sums skips rows past their end, so it needs no cleaned copy of what it sums",
              lambda c, saved: replace(saved, backward=skip_padding(saved.backward, c.leaving))),
+        Pass("sweep", "join_totals", "a kernel adds up a sum of values faster than each of them",
+             lambda c, loop: join_totals(loop, is_wide_row_sum)),
     ),
     default_windows=WindowSizes(max_rows=4096),
     unavailable=compiler_refusal,

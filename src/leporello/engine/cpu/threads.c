@@ -27,6 +27,7 @@ struct call {
     long rows, steps, scratch, threads;
     long together; /* rows that a team takes through the steps at a time; 0 where each thread has its own rows */
     long phases;   /* of work that is divided into shares, all of which end before the next phase; 0: into rows */
+    long fixed;    /* as many ranges of rows as threads, in the pool too: sums over rows then have the same bits */
     void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts torch's threads; null for our own pool */
     int (*number)(void);                                          /* the index of the calling thread among them */
     int (*count)(void); /* the threads that were started, sometimes fewer than requested */
@@ -229,7 +230,7 @@ int run_parallel(struct call *call) {
     struct work own;
     own.call = call, own.units = own.threads = threads, own.phase = 0, own.failed = 0;
     own.team = (struct team){0};
-    if (pooled && in_rows && threads > 1) {
+    if (pooled && in_rows && threads > 1 && !call->fixed) {
         const long finer = call->rows / FEWEST_ROWS < FINER * threads ? call->rows / FEWEST_ROWS : FINER * threads;
         if (finer > threads) own.units = finer;
     }

@@ -14,11 +14,14 @@
 #define SMALLEST 2
 #endif
 
-/* out[m, n] = sum over rows of a[row, m] b[row, n]; out[m] = sum of a[row, m] where b is null */
+/* out[m, n] = sum over rows of a[row, m] b[row, n]; out[m] = sum of a[row, m] where b is null.
+   A row may have `inner` elements a[row, k, m] and b[row, k, n] that are summed too (no rows are skipped then). */
 typedef struct {
     const REAL *a, *b;
     REAL *out;
     long m, n, a_stride, b_stride;
+    long inner, a_inner, b_inner; /* and the distances from one of them to the next */
+    long a_along, b_along;        /* from column to column; 1 if there are no such elements */
 } NAME(total);
 
 /* One thread's part of a sum, and its accumulator: `high` rows of `wide` numbers; vectors run along a row. */
@@ -29,6 +32,8 @@ typedef struct {
     int thin, turned; /* nothing is packed; a row of the accumulator runs along the first value's columns */
     int straight;     /* the result itself is the accumulator */
 } NAME(share_of_total);
+
+typedef INTEGER NAME(lanes) __attribute__((vector_size(WIDE * sizeof(REAL)), aligned(sizeof(REAL))));
 
 static inline long NAME(whole)(long count, long unit) { return (count + unit - 1) / unit * unit; }
 
@@ -94,11 +99,23 @@ TILES(BOTH_WIDTHS)
 
 /* Pack `count` columns of a strip contiguously, padded with zeros to `unit` columns. */
 static inline void NAME(strip)(REAL *restrict to, const REAL *restrict from, long stride, long depth, long count, long unit) {
+    long k = 0;
     if (count == PANEL && unit == PANEL)
-        for (long k = 0; k < depth; k++) memcpy(to + k * PANEL, from + k * stride, PANEL * sizeof(REAL));
-    else
-        for (long k = 0; k < depth; k++)
+        for (; k < depth; k++) memcpy(to + k * PANEL, from + k * stride, PANEL * sizeof(REAL));
+    else {
+        if (unit == PANEL) { /* whole vectors, as long as they end before the last column that is wanted */
+            NAME(lanes) number, left, right;
+            for (int j = 0; j < WIDE; j++) number[j] = j;
+            left = number < (INTEGER)count, right = number + WIDE < (INTEGER)count;
+            for (; k * stride + PANEL <= (depth - 1) * stride + count; k++) {
+                const REAL *row = from + k * stride;
+                *(NAME(vec) *)(to + k * PANEL) = (NAME(vec))(left & (NAME(lanes))*(const NAME(vec) *)row);
+                *(NAME(vec) *)(to + k * PANEL + WIDE) = (NAME(vec))(right & (NAME(lanes))*(const NAME(vec) *)(row + WIDE));
+            }
+        }
+        for (; k < depth; k++)
             for (long j = 0; j < unit; j++) to[k * unit + j] = j < count ? from[k * stride + j] : 0;
+    }
 }
 
 /* Sums of V vectors of the first value, read in place, with U independent accumulators each. */
@@ -212,6 +229,61 @@ static __attribute__((noinline)) NAME(total) NAME(copied)(const NAME(total) *own
     return found;
 }
 
+/* `inner` elements of a row, each copied to a row of its own. */
+static void NAME(spread)(REAL *restrict to, const REAL *restrict from, long inner, long columns, long along_inner,
+                         long along) {
+    long k = 0;
+    if (along == 1) {
+        for (; k < inner; k++) memcpy(to + k * columns, from + k * along_inner, columns * sizeof(REAL));
+        return;
+    }
+#if defined(__GNUC__) && !defined(__clang__)
+    if (along_inner == 1)
+        for (; k + WIDE <= inner; k += WIDE) {
+            long j = 0;
+            for (; j + WIDE <= columns; j += WIDE) NAME(turn)(to + k * columns + j, columns, from + j * along + k, along);
+            if (j && j < columns) { /* the last vector overlaps */
+                j = columns - WIDE;
+                NAME(turn)(to + k * columns + j, columns, from + j * along + k, along);
+            } else for (; j < columns; j++)
+                for (long i = k; i < k + WIDE; i++) to[i * columns + j] = from[j * along + i];
+        }
+#endif
+    for (; k < inner; k++)
+        for (long j = 0; j < columns; j++) to[k * columns + j] = from[j * along + k * along_inner];
+}
+
+/* Prefetch a row, which is about to be copied in another order than it is in memory. */
+static inline void NAME(fetch)(const REAL *row, long count) {
+    for (long at = 0; at < count; at += 64 / (long)sizeof(REAL)) __builtin_prefetch(row + at);
+}
+
+/* The sum over `depth` rows from `row` on with a row for each of their elements; these are copied where they must be. */
+static __attribute__((noinline)) NAME(total) NAME(flattened)(const NAME(total) *own, const NAME(share_of_total) *part,
+                                                             long row, long depth, REAL *to) {
+    NAME(total) found = *own;
+    const long inner = own->inner, columns = part->to - part->from, others = own->b ? own->n : 0;
+    found.a += row * own->a_stride, found.a_stride = own->a_inner;
+    if (own->b) found.b += row * own->b_stride, found.b_stride = own->b_inner;
+    if (own->a_along != 1 || own->a_inner * inner != own->a_stride) {
+        for (long i = 0; i < depth; i++) {
+            const REAL *from = own->a + (row + i) * own->a_stride;
+            NAME(fetch)(from + own->a_stride, own->a_stride);
+            NAME(spread)(to + i * inner * columns, from + part->from * own->a_along, inner, columns, own->a_inner, own->a_along);
+        }
+        found.a = to - part->from, found.a_stride = columns, to += depth * inner * columns;
+    }
+    if (own->b && (own->b_along != 1 || own->b_inner * inner != own->b_stride)) {
+        for (long i = 0; i < depth; i++) {
+            const REAL *from = own->b + (row + i) * own->b_stride;
+            NAME(fetch)(from + own->b_stride, own->b_stride);
+            NAME(spread)(to + i * inner * others, from, inner, others, own->b_inner, own->b_along);
+        }
+        found.b = to, found.b_stride = others;
+    }
+    return found;
+}
+
 /* Add up the accumulators of the threads that had the same columns and other rows, and store the result. */
 static void NAME(put)(const NAME(total) *own, const NAME(share_of_total) *part, REAL **parts, long begin, long end) {
     const long n = own->b ? own->n : 1;
@@ -258,6 +330,14 @@ void NAME(totals)(void **given, long begin, long end, long phase, long batch, ch
                 REAL *packed = memory + offsets[count];
                 REAL *out = parts[j].straight ? all[j].out + parts[j].from * all[j].n : memory + offsets[j];
                 NAME(total) own = all[j];
+                const int spread = own.inner > 1 || own.a_along != 1 || own.b_along != 1;
+                for (long k = 0, few = STRIP / own.inner; spread && (k < depth || !k); k += few) {
+                    const long some = depth - k < few ? depth - k : few;
+                    own = NAME(flattened)(all + j, parts + j, at + k, some, packed + NAME(packed)(parts + j));
+                    if (parts[j].thin) NAME(thin_strip)(&own, parts + j, first && !k, 0, some * own.inner, out);
+                    else NAME(one_strip)(&own, parts + j, first && !k, 0, some * own.inner, out, packed);
+                }
+                if (spread) continue;
                 if (!whole) own = NAME(copied)(all + j, parts + j, list, depth, packed + NAME(packed)(parts + j));
                 if (parts[j].thin) NAME(thin_strip)(&own, parts + j, first, whole ? at : 0, depth, out);
                 else NAME(one_strip)(&own, parts + j, first, whole ? at : 0, depth, out, packed);

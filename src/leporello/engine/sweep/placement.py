@@ -51,7 +51,10 @@ def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
     befores   states whose sequence before each step is wanted -> the value that is their sequence after each step
     """
     totals = dict.fromkeys(
-        node for timed in program.timed for node, rows in timed.writes if rows is None and not timed.inside
+        node
+        for timed in program.timed
+        for node, rows in timed.writes
+        if rows is None and (not timed.inside or timed.kernel is not None)
     )
     in_place: set[fx.Node] = set()
     loose: set[fx.Node] = set()

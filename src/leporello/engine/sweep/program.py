@@ -23,7 +23,7 @@ from leporello.loop.graph import arguments, copied, function_of, placeable, plac
 from leporello.loop.phases import timed_phase
 from leporello.loop.port import Port
 from leporello.loop.stages import Split, Stage
-from leporello.loop.value_classes import ValueClass
+from leporello.loop.value_classes import ValueClass, is_transposed
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class InsideKernel:
     rows     values that are the same at every step, one per row
     fixed    values that are the same for all rows
     writes   sequences it computes
+    totals   sums over the rows of a window that it computes
     """
 
     runner: Runner
@@ -43,6 +44,7 @@ class InsideKernel:
     rows: tuple[tuple[fx.Node, int], ...]
     fixed: tuple[fx.Node, ...]
     writes: tuple[tuple[fx.Node, int], ...]
+    totals: tuple[fx.Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,7 @@ class TimedStage:
     loose      its other writes, each behind its index among the results of an inside
     done       sequences of the window that no later stage reads
     kernel     what runs an inside instead of `function`, where the target builds kernels
+    scattered  those of `varying` that it takes with their rows anywhere in memory: they are not made contiguous
     direct     where an at-once stage is one call of a target's function that reads sequences in place: that function,
                and the sequences in the order of its arguments
     """
@@ -74,6 +77,7 @@ class TimedStage:
     loose: tuple[tuple[int, fx.Node], ...]
     done: tuple[fx.Node, ...]
     kernel: InsideKernel | None = None
+    scattered: frozenset[fx.Node] = frozenset()
     direct: tuple[Callable[..., Any], tuple[fx.Node, ...]] | None = None
 
 
@@ -192,6 +196,17 @@ def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Tim
         placed=tuple(stage.writes[index] for index in placed),
         loose=tuple((count + index, node) for index, node in enumerate(stage.writes) if index not in placed),
         done=done,
+        scattered=frozenset() if inside else _scattered(stage),
+    )
+
+
+def _scattered(stage: Stage) -> frozenset[fx.Node]:
+    """The sequences that only functions of the target read which take them as they are in memory."""
+    reads = zip(placeholders(stage.graph)[1:], stage.reads, strict=True)
+    return frozenset(
+        read
+        for place, read in reads
+        if place.users and all(getattr(user.target, "reads_sequences", False) for user in place.users)
     )
 
 
@@ -255,7 +270,8 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
         tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.VARYING),
         tuple((node, own_row_axis(node)) for node in others if kinds[node] is ValueClass.TIMELESS),
         tuple(fixed),
-        tuple((node, own_row_axis(node)) for node in stage.writes),
+        tuple((node, own_row_axis(node)) for node in stage.writes if kinds[node] is not ValueClass.REDUCED),
+        tuple(node for node in stage.writes if kinds[node] is ValueClass.REDUCED),
     )
 
 
@@ -267,7 +283,7 @@ def _untransposed(fixed: Sequence[fx.Node], kernel: Kernel) -> tuple[list[fx.Nod
     sources, matrices = list(fixed), list(kernel.matrices)
     for slot in {matrix.fixed for matrix in kernel.matrices} - loaded(kernel):
         source, turns = fixed[slot], 0
-        while source.target is torch.ops.aten.t.default:
+        while is_transposed(source):
             source, turns = source.all_input_nodes[0], turns + 1
         if source.op == "placeholder":
             sources[slot] = source

@@ -79,7 +79,11 @@ class StageWriter:
         reads = "".join(f"{self._contiguous_window(node, axis)}, " for node, axis in inside.reads)
         writes = "".join(f"{self._memory_in_window(node, axis)}, " for node, axis in inside.writes)
         sizes = "steps, batch" if inside.states or inside.rows else "1, rows"
-        self.text.line(f"{name}(({states}), ({reads}), ({following}), ({writes}), {sizes})", self.depth)
+        totals = "".join(f"{self.values.flat(node)}, " for node in inside.totals)
+        call = f"{name}(({states}), ({reads}), ({following}), ({writes}), {sizes})"
+        self.text.line(f"{totals}= {call}" if totals else call, self.depth)
+        for node in inside.totals:
+            self._add_to_total(node)
         if not self.values.one_step:
             self.text.line(f"if one: {name} = None", self.depth)
         for state in inside.states:
@@ -148,7 +152,9 @@ class StageWriter:
         if all(node in self.placement.shifted for node, _ in timed.writes):
             return
         arguments = ["rows", *(f"s_{python_name(name)}" for name in timed.states)]
-        arguments += [self.values.in_window(node) for node, _ in timed.varying]
+        for node, _ in timed.varying:
+            value = self.values.in_window(node)
+            arguments.append(value.removesuffix(".contiguous()") if node in timed.scattered else value)
         arguments += [self.values.value(node) for node in timed.fixed]
         arguments += self._memory_for_results(timed)
         self._called(timed, f"{self.text.name('at_once', timed.function)}({', '.join(arguments)})")
@@ -171,11 +177,15 @@ class StageWriter:
             if node in self.placement.in_place:
                 continue
             if rows is None:
-                total, value = f"t_{node.name}", self.values.flat(node)
-                self.text.line(f"{total} = {value} if {total} is None else {total}.add_({value})", self.depth)
-                self.text.line(f"{value} = None", self.depth)
+                self._add_to_total(node)
             else:
                 self.values.keep(node, rows)
+
+    def _add_to_total(self, node: fx.Node) -> None:
+        """Write the lines that add a window's part of a total to what the windows before have added up."""
+        total, value = f"t_{node.name}", self.values.flat(node)
+        self.text.line(f"{total} = {value} if {total} is None else {total}.add_({value})", self.depth)
+        self.text.line(f"{value} = None", self.depth)
 
     def _memory_for_results(self, timed: TimedStage) -> list[str]:
         """Expressions of memory for the `placed` results of a stage, flat."""

@@ -15,7 +15,7 @@ import leporello as lp
 from leporello.engine.gpu.cuda_build import processors
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.driver import DeviceFunction, compile_text
-from leporello.engine.gpu.geometry import ROWS, Geometry
+from leporello.engine.gpu.geometry import ROWS
 from leporello.engine.gpu.plans import candidates, clocks, geometries
 from leporello.engine.gpu.schedule import schedule_of
 from leporello.engine.gpu.target import GPU_FLOATS, is_drawn_in
@@ -175,7 +175,7 @@ def verify(kernel, text, code, tensors, steps, batch, device, first, g):
 def run(kernel, text, code, tensors, steps, batch, device, times=5):
     g = text.geometry
     cluster = g.blocks if g.exchange == "cluster" else 1
-    function = DeviceFunction(code, device, g.threads, text.shared_bytes, cluster, g.exchange == "grid")
+    function = DeviceFunction(code, device, g.threads, text.memory.shared_bytes, cluster, g.exchange == "grid")
     groups = -(-batch // (ROWS * g.tiles))
     words = array("Q", [steps, batch, 0, groups])
     for place in ("state", "read", "row", "fixed", "next", "write"):
@@ -183,7 +183,7 @@ def run(kernel, text, code, tensors, steps, batch, device, times=5):
     for matrix in kernel.matrices:
         value = tensors["fixed"][matrix.fixed]
         words.extend([value.data_ptr(), *(0 if a is None else value.stride(a) for a in matrix.axes)])
-    sizes = [steps * groups * g.tiles * size if g.exchange == "grid" else 0 for size in text.slice_bytes]
+    sizes = [steps * groups * g.tiles * size if g.exchange == "grid" else 0 for size in text.memory.slice_bytes]
     workspace = torch.empty(sum(sizes) // 4 + 4, dtype=torch.int32, device=device)
     at = workspace.data_ptr()
     for size in sizes:

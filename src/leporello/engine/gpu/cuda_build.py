@@ -81,7 +81,7 @@ class CudaBuilder:
         geometry = text.geometry
         cluster = geometry.blocks if geometry.exchange == "cluster" else 1
         cooperative = geometry.exchange == "grid"
-        function = DeviceFunction(code[1], device, geometry.threads, text.shared_bytes, cluster, cooperative)
+        function = DeviceFunction(code[1], device, geometry.threads, text.memory.shared_bytes, cluster, cooperative)
         if cooperative and processors(device.index) * function.blocks_per_processor < geometry.blocks:
             raise EngineRefusal(f"{geometry.blocks} blocks of a kernel do not run at once on this GPU.")
         return CudaKernel(text, code[0], function)
@@ -114,7 +114,7 @@ class CudaBuilder:
     def _choice_path(self, schedule: Schedule, batch: int, exact: bool, device: torch.device) -> Path:
         text = hashlib.sha256(schedule.kernel.text().encode()).hexdigest()
         name = torch.cuda.get_device_name(device.index)
-        key = f"{text} {-(-batch // ROWS)} {exact} {name} {[t for t in (MEASURED, MEASURED_STEPS)]}"
+        key = f"{text} {-(-batch // ROWS)} {exact} {name} {MEASURED} {MEASURED_STEPS}"
         return kept_path(f"plan of {schedule.kernel.name}", key, ".plan")
 
     def enter(self, values: Sequence[Tensor]) -> None:

@@ -10,7 +10,6 @@ from leporello.engine.cpu.c_operators import INTEGER_SPELLING, POWERS, SPELLING,
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import (
     Apply,
-    Buffer,
     Constant,
     Expression,
     Fetch,

@@ -134,7 +134,7 @@ def _tiling(multiplication: Multiplication, geometry: Geometry, registers: int) 
     over_rows = 1
     while over_rows <= warps:
         over_inner = warps // over_rows
-        tiles = -(-(-(-rows // 16)) // over_rows) * over_rows
+        tiles = -(-rows // (16 * over_rows)) * over_rows
         own, deep = tiles // over_rows, -(-pieces // over_inner)
         kept = max(0, min(deep, registers // (8 * own)))
         cost = 2.0 * own * deep + deep + 0.5 * over_inner * outputs + 2.0 * own * (deep - kept)

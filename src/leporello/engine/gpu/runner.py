@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.cuda_emitter import FIRST_WORDS, KernelText
+from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import ROWS, Geometry
 from leporello.engine.gpu.schedule import Schedule
 from leporello.engine.target import BoundKernel
@@ -120,15 +120,15 @@ class GpuRunner:
         words.extend(addresses)
         workspace = None  # held until the launch is queued: torch's allocator then orders its reuse
         if geometry.exchange == "grid":
-            sizes = [steps * groups * geometry.tiles * size for size in text.slice_bytes]
+            sizes = [steps * groups * geometry.tiles * size for size in text.memory.slice_bytes]
             workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
             at = workspace.data_ptr()
             for size in sizes:
                 words.append(at)
                 at += size
         else:
-            words.extend([0] * len(text.slice_bytes))
-        assert len(words) == text.word_count >= FIRST_WORDS
+            words.extend([0] * len(text.memory.slice_bytes))
+        assert len(words) == text.memory.word_count
         most = self.builder.groups_at_once(geometry, device)
         for first in range(0, groups, most):
             words[2] = first

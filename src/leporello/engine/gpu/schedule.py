@@ -2,8 +2,8 @@
 
 **Spaces.** A group of thread blocks takes some rows through all steps together. The elements of a row are divided by a
 `Space` of units: block b owns the units from b * own to (b + 1) * own. A loop over as many elements as a space has
-units, or a small multiple g of it, is g **statements** for each unit: element e is unit e % size, part e // size. What
-a statement stores for a unit and another one reads for the same unit stays in a register of one thread.
+units, or a small multiple g of it, is g **statements** for each unit: element e is unit e % size, part e // size.
+What a statement stores for a unit and another one reads for the same unit stays in a register of one thread.
 
 **Vectors.** What is read otherwise (the left side of a product, an element of another unit) is *gathered*: every block
 sends its units to all blocks, and each then has the whole vector. **Totals** are sums and maxima over all units: each

@@ -138,13 +138,16 @@ def _is_code(text: str) -> bool:
 
 
 def main() -> None:
-    """`python -m tests.book.running [PAGE ...]`: run pages in their long form; it writes the pictures of the book."""
-    wanted = sys.argv[1:]
-    for page in pages("en"):
-        if not wanted or any(name in page.name for name in wanted):
+    """`python -m tests.book.running [PAGE ...]`: run pages in their long form; it writes the pictures of the book.
+
+    PAGE is a part of a name: `06` in both languages, `zh/06` in one. Without it, all English pages run.
+    """
+    for page in [page for language in LANGUAGES for page in pages(language)]:
+        name = f"{page.parent.name}/{page.name}"
+        if any(wanted in name for wanted in sys.argv[1:] or ["en/"]):
             with contextlib.chdir(page.parent):
                 run(page, short=False)
-            print(page.name, "ran")
+            print(name, "ran")
 
 
 if __name__ == "__main__":

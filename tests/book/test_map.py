@@ -28,6 +28,17 @@ ROW = re.compile(
     r"^\| `(?P<entry>\d{3} [^`]+)` \| (?P<says>.+) \| (?P<where>.+) \| (?P<functions>.+) \|$", re.MULTILINE
 )
 
+QUOTED = {  # what a reader wrote into text 002, and words of it
+    "002 question Jordan优于Elam": "Jordan Network的效果优于Elam Network",
+    "002 question 如何训练": "RNN训练方法",
+    "002 question 图灵机这一段没看懂": "图灵机这一段没看懂",
+    "002 question o_i = log p_i": "如果第i个词的概率是",
+    "002 question 非标准化的对数概率怎么是这么算的": "非标准化的对数概率怎么是这么算的",
+    "002 question τ个输入产生τ个输出": "个输入产生",
+    "002 question 这个公式是怎么推出来的": "这个公式是怎么推出来的",
+    "002 question 我们是否有其他选择呢": "我们是否有其他选择呢",
+}
+
 
 @dataclass(frozen=True)
 class Row:
@@ -73,6 +84,15 @@ def test_every_row_names_a_chapter_of_the_book_and_a_function() -> None:
 
 def test_every_chapter_is_on_the_map() -> None:
     assert {page for row in rows("en") for page in row.pages} == CHAPTERS | OTHER_PAGES
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_question_is_answered_under_its_own_words(language: str) -> None:
+    questions = {row.entry: row.pages for row in rows(language) if " question " in row.entry}
+    assert questions.keys() == QUOTED.keys()
+    for entry, named in questions.items():
+        lines = [line for name in named for line in (BOOK / language / name).read_text(encoding="utf-8").splitlines()]
+        assert any(line.startswith("> ") and QUOTED[entry] in line for line in lines), entry
 
 
 @pytest.mark.parametrize("name", functions())

@@ -84,7 +84,7 @@ LOOPS = {
     "Swap": lambda: lp.fold(Swap(), X),
     "Wrapped": lambda: lp.fold(Wrapped(), X, (torch.zeros(2, 4), torch.zeros(2, 4))),
 }
-SLOWEST = ("PeepholeLSTM", "ZoneoutLSTM")  # drawn in other tests too
+SLOWEST = ("PeepholeLSTM", "ZoneoutLSTM", "LayerNormLSTM", "GRU", "MinGRU", "Stack", "ElmanJordan")  # drawn elsewhere
 FIGURES = ["Elman", "Jordan", "forced", "Summary"]
 
 

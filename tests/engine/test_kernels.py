@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kernels
 
 
 SIZES = [(1, 1), (3, 2), (17, 5), (63, 1), (64, 3)]  # hidden, inputs
-FEW = {"LSTM": SIZES, "RNN": SIZES[:4], "GRU": SIZES[2:4], "LayerNormLSTM": SIZES[2:3]}
+FEW = {"LSTM": SIZES[:2] + SIZES[4:], "RNN": SIZES[1:4], "GRU": SIZES[2:3], "LayerNormLSTM": SIZES[2:3]}
 CASES = [
     pytest.param(name, *size, marks=[] if size in FEW[name] else pytest.mark.slow)
     for name in CELLS

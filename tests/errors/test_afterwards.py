@@ -13,6 +13,7 @@ import torch
 import leporello as lp
 from leporello.errors import LeporelloError
 from tests.errors import steps
+from tests.nets.twins import quickly
 
 X, Y = torch.randn(5, 2, 3), torch.randn(5, 2, 4)
 
@@ -114,7 +115,10 @@ def unflawed() -> tuple[Switched, torch.Tensor]:
     return cell, lp.Recurrent(copy.deepcopy(cell))(X)[0].detach()
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
+QUICK = (steps.If, steps.MaskIndex, steps.Fills, steps.Pairs, steps.FailingFunction, steps.OneResult)
+
+
+@pytest.mark.parametrize("flaw", quickly(FLAWS, *QUICK))
 def test_a_cell_runs_as_it_would_have_after_its_step_is_repaired(flaw: type[steps.Good]) -> None:
     made, wanted = unflawed()
     cell = copy.deepcopy(made)

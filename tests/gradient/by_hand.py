@@ -43,8 +43,8 @@ CELLS = {
 }
 
 
-PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan", "Own"), stepwise=("LSTM", "TimeDelay", "Stack"))  # of cell and engine
-FEW_PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan"), stepwise=("LSTM", "TimeDelay"))
+PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan", "Own"), stepwise=("TimeDelay", "Stack"))  # of cell and engine
+FEW_PAIRS = crossed(CELLS, cpu=("LSTM", "Jordan"), stepwise=["TimeDelay"])
 
 
 class Nets(dict[tuple[Any, str], lp.Recurrent]):

@@ -192,7 +192,7 @@ def test_a_picture_has_no_arrows_for_what_goes_forward() -> None:
     said(ArgumentError, lambda: strip.svg(gradient=lp.RTRL()), "carries nothing back", "lp.Full()")
 
 
-@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("method", [lp.UORO(), *thoroughly(lp.RTRL())], ids=repr)
 def test_memory_does_not_grow_with_the_length(method: Any) -> None:
     """Beyond inputs, outputs and the outputs' gradients."""
     net = lp.Recurrent(lp.RNN(3, 5), gradient=method, engine="stepwise")

@@ -158,7 +158,7 @@ def test_a_step_that_writes_to_it_is_refused():
         lp.Recurrent(step)(X, torch.zeros(5, 1), context=torch.zeros(5, 3))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_a_memory_joined_with_the_state(engine):
     """The gradient of the state is a slice that begins behind the memory, wherever that ends."""
 

@@ -11,7 +11,17 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.call.arguments import checked_call
 from leporello.nets.plain_loop import plain_loop
-from tests.nets.twins import ALL, ENGINES, agrees_with_the_plain_loop, close, gradients, normal, shaken, somewhere
+from tests.nets.twins import (
+    ALL,
+    ENGINES,
+    agrees_with_the_plain_loop,
+    close,
+    gradients,
+    normal,
+    quickly,
+    shaken,
+    somewhere,
+)
 
 # What rounding may add over a few steps, of the largest value: some hundred units in the last place.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 5e-2}
@@ -96,7 +106,7 @@ def test_a_complex_state_may_lie_between_real_values(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-@pytest.mark.parametrize("make", [lp.LSTM, lp.LayerNormLSTM])
+@pytest.mark.parametrize("make", quickly([lp.LSTM, lp.LayerNormLSTM], lp.LayerNormLSTM))
 def test_under_autocast_the_state_keeps_its_dtype_and_gradients_are_close(make: type, engine: str) -> None:
     net = lp.Recurrent(shaken(make(3, 8)).float(), engine=engine)
     x, lengths = normal(6, 3, 3, dtype=torch.float32, grad=True), [6, 2, 4]

@@ -26,6 +26,7 @@ from tests.nets.twins import (
     shaken,
     somewhere,
     state_like,
+    thoroughly,
 )
 
 LENGTH, BATCH, CLASSES = 5, 3, 4
@@ -214,8 +215,8 @@ def test_a_stack_in_feedback_is_forced_as_a_whole() -> None:
     agrees_with_the_plain_loop(net, normal(4, 2, 3, grad=True), targets=y, forcing=somewhere(4, 2, 0.5))
 
 
-@pytest.mark.parametrize("forcing", [None, 1, 0.5, torch.rand(7, 5) < 0.5])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("forcing", [None, *thoroughly(1), 0.5, torch.rand(7, 5) < 0.5])
+@pytest.mark.parametrize("batch_first", [False, *thoroughly(True)])
 def test_forced_calls_after_the_first_are_cached_and_right(forcing, batch_first, monkeypatch):
     net, plain = (lp.Recurrent(lp.Jordan(3, 6, 4), batch_first=batch_first, engine="stepwise") for _ in range(2))
     plain.load_state_dict(net.state_dict())

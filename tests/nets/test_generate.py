@@ -51,7 +51,7 @@ def test_every_engine_draws_what_a_plain_loop_draws(name: str, engine: str) -> N
 @pytest.mark.parametrize(
     ("engine", "asked"),
     [
-        ("stepwise", {"top_k": 3, "temperature": 0.7}),
+        pytest.param("stepwise", {"top_k": 3, "temperature": 0.7}, marks=pytest.mark.slow),
         ("stepwise", {"top_p": 0.6}),
         *((engine, {"top_k": 4, "top_p": 0.8}) for engine in ENGINES),
     ],

@@ -6,7 +6,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.errors import ArgumentError, MissingState, UntraceableStep
-from tests.nets.twins import ENGINES, close
+from tests.nets.twins import FASTEST, close
 
 X = torch.randn(6, 2, 3)
 
@@ -55,7 +55,7 @@ def by_hand(module, begin):
     return torch.stack([module(x) for x in X])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", FASTEST)
 def test_it_runs_as_the_module_does_called_again_and_again(engine):
     for module, names, begin in (
         (Spiking(), ["mem"], Spiking.begin),

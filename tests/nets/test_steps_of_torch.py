@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import distributions, nn
 
 import leporello as lp
-from tests.nets.twins import thoroughly
+from tests.nets.twins import quickly, thoroughly
 
 X = torch.randn(4, 3, 4)
 
@@ -89,7 +89,7 @@ ATTENTION = {
 
 
 @pytest.mark.parametrize("mode", ["eval", *thoroughly("train")])
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", quickly(ATTENTION, "MultiheadAttention", "TransformerDecoderLayer"))  # hold the others
 def test_attention_runs_as_a_kernel(name, mode):
     torch.manual_seed(0)
     cell = getattr(Attending(ATTENTION[name]()), mode)()
@@ -156,7 +156,13 @@ def _square(h):
 KERNELS = [normal, categorical, many_categoricals, straight_through, bernoulli, divergence]
 
 
-@pytest.mark.parametrize("function", [*KERNELS, inverse, solved, cholesky, fourier], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    quickly(
+        [*KERNELS, inverse, solved, cholesky, fourier], many_categoricals, straight_through, divergence, solved, fourier
+    ),
+    ids=lambda f: f.__name__,
+)
 def test_distributions_decompositions_and_transforms_run_on_a_fast_engine(function):
     class Cell(nn.Module):
         def __init__(self):

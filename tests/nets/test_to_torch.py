@@ -11,7 +11,7 @@ from torch import nn
 import leporello as lp
 from leporello.errors import ArgumentError
 from tests.nets.test_from_torch import KINDS, SHAPES
-from tests.nets.twins import close, normal, shaken
+from tests.nets.twins import close, normal, shaken, thoroughly
 
 
 def same(one: nn.Module, other: nn.Module) -> None:
@@ -57,8 +57,10 @@ def test_there_and_back_is_the_same_cell(maker: type, bias: bool) -> None:
         lp.Recurrent(lp.RNN(3, 5, nonlinearity="relu", bias=False), engine="reference"),
         lp.Recurrent(lp.Stack(lp.LSTM(3, 5, projection=2), lp.LSTM(2, 5, projection=2))),
         lp.Recurrent(lp.Stack(lp.GRU(3, 5), dropout=0.5)),
-        lp.Bidirectional(lp.GRU(3, 5), lp.GRU(3, 5)),
-        lp.Layers(lp.Recurrent(lp.GRU(3, 5)), lp.Recurrent(lp.GRU(5, 5))),
+        *thoroughly(
+            lp.Bidirectional(lp.GRU(3, 5), lp.GRU(3, 5)),
+            lp.Layers(lp.Recurrent(lp.GRU(3, 5)), lp.Recurrent(lp.GRU(5, 5))),
+        ),
         lp.Layers(lp.Bidirectional(lp.RNN(3, 5), lp.RNN(3, 5)), lp.Bidirectional(lp.RNN(10, 5), lp.RNN(10, 5))),
     ],
     ids=["RNN", "stack", "stack of one", "both directions", "layers", "layers of both"],

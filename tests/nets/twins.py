@@ -23,6 +23,13 @@ def thoroughly(*cases: Any) -> list[Any]:
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
+def quickly(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """All cases: the quick ones run always, the others in make check-all alone."""
+    cases = list(cases)
+    assert all(case in cases for case in quick), f"{quick} of {cases}"
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 ENGINES = ("cpu", "stepwise", *thoroughly("reference"))  # the laws run on the reference too
 FASTEST = ("cpu", *thoroughly("stepwise", "reference"))
 STEPWISE = ("stepwise", *thoroughly("cpu", "reference"))  # where kernels have no part in what is tested

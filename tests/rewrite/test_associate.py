@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.rewrite.associate import associate
 from tests.close import TOLERANCE
+from tests.nets.twins import quickly
 from tests.rewrite.running import loop_of, numbers
 
 Step = Callable[["Written", Tensor, Tensor], Tensor]
@@ -46,7 +47,16 @@ STEPS: dict[str, Step] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+QUICK = (
+    "two masks",
+    "a number and a parameter",
+    "terms of another dtype",
+    "two slopes of relu",
+    "a product used twice",
+)
+
+
+@pytest.mark.parametrize("name", quickly(STEPS, *QUICK))
 def test_brackets_change_nothing_but_rounding(name: str) -> None:
     net = lp.Recurrent(Written(STEPS[name]), engine="stepwise")
     report = lp.check_gradients(net, X, numbers(3, 4, seed=3))

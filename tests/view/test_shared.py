@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss
 import leporello as lp
 from leporello.draw.picture_layout import layout_picture
 from tests.draw.geometry import faults
+from tests.nets.twins import thoroughly
 from tests.view.test_strip import is_sound
 
 X = torch.zeros(2, 3)
@@ -71,7 +72,7 @@ def test_the_sum_has_its_number() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3, 9])
-@pytest.mark.parametrize("cell", [lp.Elman(3, 4, 2), lp.GRU(3, 4), lp.LSTM(3, 4)])
+@pytest.mark.parametrize("cell", [lp.Elman(3, 4, 2), lp.LSTM(3, 4), *thoroughly(lp.GRU(3, 4))])
 @pytest.mark.parametrize("detail", ["textbook", "operators"])
 def test_nothing_lies_on_anything_else(cell: lp.Cell, steps: int, detail: str) -> None:
     strip = lp.fold(cell, X, loss=mse_loss).unfold(steps)

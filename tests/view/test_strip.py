@@ -23,6 +23,7 @@ from leporello.view.strip import Strip, folded, unfolded, with_gradient
 from tests.cells.examples import EXAMPLES, KINDS
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
+from tests.nets.twins import quickly
 from tests.random_cells import cell_of
 from tests.view.figures import lines, said, shown
 
@@ -308,7 +309,10 @@ def test_what_cannot_be_drawn_is_refused_by_name(options: dict[str, object], wor
         elman().unfold(3).picture(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", KINDS)
+QUICK = ("Elman", "Jordan", "LSTM", "ZoneoutLSTM", "Leaky", "Perceptron", "TimeDelay")
+
+
+@pytest.mark.parametrize("name", quickly(KINDS, *QUICK))
 def test_every_cell_is_drawn_in_every_detail_at_every_length(name: str) -> None:
     cell = EXAMPLES[name]()
     _is_drawn(lp.fold(cell, torch.zeros(4, cell.inputs)), DETAILS)

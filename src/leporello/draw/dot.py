@@ -62,7 +62,7 @@ class _DotWriter:
             source: [self._unused_id(f"{source} delay {number}") for number in range(1, count + 1)]
             for source, count in delays(picture.lines).items()
         }
-        self.joined = {(line.source, line.target) for line in picture.lines}
+        self.joined = {(line.source, line.target) for line in picture.lines if line.kind == "forward"}
         self.tints = dict(zip(picture.legend, TINTS, strict=False))
 
     def _unused_id(self, id: str) -> str:
@@ -112,10 +112,12 @@ class _DotWriter:
         attributes: dict[str, object] = {"label": _with_indices([line.names], line.label)} if line.names else {}
         if line.tint in self.tints:
             attributes |= self.tints[line.tint][1]
-        if line.delay or source.column != target.column or source.above:
-            attributes["constraint"] = False
-        is_backward = source.place == target.place and (line.delay or source.column > target.column)
-        if is_backward and line.kind == "forward":
+        along_row = line.kind == "forward" and source.place == target.place
+        is_backward = along_row and (line.delay or source.column > target.column)
+        orders_row = along_row and not line.delay and source.column < target.column
+        if (line.delay or source.column != target.column or source.above) and not orders_row:
+            attributes["constraint"] = False  # Graphviz takes the weight with it: such an arrow orders nothing
+        if is_backward:
             attributes["weight"] = 0  # it goes against the order of its row, and must not reverse it
         attributes |= LINE_ATTRIBUTES[line.kind]
         if line.tooltip:

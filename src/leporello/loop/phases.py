@@ -64,16 +64,18 @@ def no_garbage_collection() -> Iterator[None]:
     """No garbage is collected in the block.
 
     With torch loaded a full collection takes a tenth of a second, and tracing, which allocates much and frees little,
-    would begin several. Where memory is measured, garbage that is freed would look as if less were in use. What the
-    block leaves counts as old afterwards, so that no collection follows it at once.
+    would begin several. Where memory is measured, garbage that is freed would look as if less were in use. If the block
+    leaves so much that a collection would follow it at once, what it leaves counts as old.
     """
     was_enabled = gc.isenabled()
+    before = gc.get_count()[0]
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():  # else the user's own frozen objects would be thawed
+            much = gc.get_count()[0] - before > gc.get_threshold()[0] > 0
+            if much and not gc.get_freeze_count():  # counting takes long; frozen objects of the user's would be thawed
                 gc.freeze()
                 gc.unfreeze()  # moves all objects to the oldest generation, without looking at them
             gc.enable()

@@ -10,8 +10,12 @@ from torch import Tensor
 from leporello.engine.targets import TARGETS
 from leporello.kernel.description import Kernel
 
-# every engine with kernels: a new target is tested with no line of its own
-WITH_KERNELS = [name for name, target in TARGETS.items() if target.kernels and name != "interpreted"]
+# every engine with kernels on the CPU: a new target is tested with no line of its own
+WITH_KERNELS = [
+    name
+    for name, target in TARGETS.items()
+    if target.kernels and name != "interpreted" and not name.startswith("gpu-host") and target.runs_on("cpu")
+]
 
 
 def run_built(

@@ -49,7 +49,7 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
     reasons = dict(refused)
     for engine in targets.AUTO:
         target = target_of(engine)
-        if target is not None:
+        if target is not None and target.is_on_device_of(loop):
             _warn_if_unavailable(target, reasons)
         if engine not in reasons:
             refusal = _refusal(target, loop)
@@ -64,7 +64,7 @@ def build_ahead(name: str, device: torch.device, dtype: torch.dtype) -> None:
     """Begin to build what kernels of the engine will share, for "auto" those of the fastest one on the device."""
     refuse_unknown(name)
     chosen = [target_of(engine) for engine in (targets.AUTO if name == "auto" else (name,))]
-    fitting = [t for t in chosen if t is not None and (t.devices is None or device.type in t.devices)]
+    fitting = [target for target in chosen if target is not None and target.runs_on(device.type)]
     if fitting:
         fitting[0].build_ahead(dtype)
 

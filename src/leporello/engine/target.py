@@ -174,9 +174,13 @@ class Target:
     def windows_on(self, device: str) -> WindowSizes:
         return self.windows.get(device, self.default_windows)
 
+    def runs_on(self, device: str) -> bool:
+        """Whether it runs on a type of device."""
+        return self.devices is None or device in self.devices
+
     def is_on_device_of(self, loop: Loop) -> bool:
         """Whether it runs on the device of a Loop's inputs."""
-        return self.devices is None or all(port.device.type in self.devices for port in loop.inputs)
+        return all(self.runs_on(port.device.type) for port in loop.inputs)
 
     def refusal(self, loop: Loop) -> EngineRefusal | None:
         """Why it cannot run a Loop: the device of its inputs, or the reason that `refuse` gives; None if it can."""

@@ -75,9 +75,17 @@ def _layer_norm(node: fx.Node) -> Callable[..., Any]:
         rate = aten.rsqrt.default(aten.add.Tensor(_mean_over(aten.mul.Tensor(centred, centred), axes), eps))
         normed = aten.mul.Tensor(centred, rate)
         normed = normed if weight is None else aten.mul.Tensor(normed, weight)
-        return (normed if bias is None else aten.add.Tensor(normed, bias)), mean, rate
+        normed = normed if bias is None else aten.add.Tensor(normed, bias)
+        kinds = [
+            one.dtype for one in node.meta["val"]
+        ]  # of 16 bits torch has mean and rate in float32, on some devices
+        return _in_type(normed, kinds[0]), _in_type(mean, kinds[1]), _in_type(rate, kinds[2])
 
     return rule
+
+
+def _in_type(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value if value.dtype == dtype else aten._to_copy.default(value, dtype=dtype)
 
 
 def _layer_norm_backward(node: fx.Node) -> Callable[..., Any] | None:
@@ -91,7 +99,7 @@ def _layer_norm_backward(node: fx.Node) -> Callable[..., Any] | None:
     ) -> tuple[Tensor, None, None]:
         axes = list(range(value.dim() - len(shape), value.dim()))
         inner = gradient if weight is None else aten.mul.Tensor(gradient, weight)
-        return _gradient_through_norm(inner, value, mean, rate, axes), None, None
+        return _in_type(_gradient_through_norm(inner, value, mean, rate, axes), gradient.dtype), None, None
 
     return rule
 

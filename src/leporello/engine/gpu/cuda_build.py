@@ -48,6 +48,12 @@ def processors(index: int) -> int:
 
 
 @functools.cache
+def shared_bytes(index: int) -> int:
+    """The shared memory that a block of a device can have."""
+    return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)  # type: ignore[attr-defined]
+
+
+@functools.cache
 def capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
@@ -59,7 +65,7 @@ class CudaBuilder:
         self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: Run
     ) -> CudaKernel:
         measures = os.environ.get("LEPORELLO_MEASURE", "1") != "0" and not torch.cuda.is_current_stream_capturing()
-        texts = self._texts(schedule, batch, device, MEASURED if measures else 1)
+        texts = self.texts(schedule, batch, device, MEASURED if measures else 1)
         if len(texts) == 1:
             return self._on_device(texts[0], self._compiled(texts[0], exact, device), device)
         kept = self._choice_path(schedule, batch, exact, device)
@@ -68,9 +74,10 @@ class CudaBuilder:
             return self._on_device(chosen, self._compiled(chosen, exact, device), device)
         return self._fastest(texts, exact, device, min(steps, MEASURED_STEPS), run, kept)
 
-    def _texts(self, schedule: Schedule, batch: int, device: torch.device, most: int) -> list[KernelText]:
-        clusters = capability(device.index)[0] >= 9
-        return candidates(schedule, batch, processors(device.index), clusters, most)
+    def texts(self, schedule: Schedule, batch: int, device: torch.device, most: int) -> list[KernelText]:
+        """The texts for the best geometries of the model, the best first."""
+        clusters, shared = capability(device.index)[0] >= 9, shared_bytes(device.index)
+        return candidates(schedule, batch, processors(device.index), clusters, most, shared)
 
     def _compiled(self, text: KernelText, exact: bool, device: torch.device) -> tuple[Path, bytes]:
         major, minor = capability(device.index)

@@ -1,8 +1,8 @@
 """`Inputs`: how threads read sequences and invariants, and write sequences.
 
-Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead; other elements of sequences are loaded into
-registers one step ahead; invariants stay in registers. Addresses go on from step to step (cursors), so that none is
-computed in the loop.
+Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead; other elements of sequences are loaded
+into registers one step ahead; invariants stay in registers. Addresses go on from step to step (cursors), so that none
+is computed in the loop.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class InputWriter:
         self.lines.each(depth, loops)
 
     def copy(self, step: str, depth: int) -> None:
-        """Copies of what a step reads into its stage of the ring; a group of copies even where there is no such step."""
+        """Copies of what a step reads into its stage of the ring; a group of copies, if an empty one, at every step."""
         inputs, lines, pieces = self.inputs, self.lines, self.inputs.stage_bytes // 16
         if not inputs.ringed:
             return

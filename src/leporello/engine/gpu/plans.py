@@ -78,7 +78,9 @@ def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) 
 
 
 @functools.cache
-def candidates(schedule: Schedule, batch: int, processors: int, clusters: bool, most: int = 1) -> list[KernelText]:
+def candidates(
+    schedule: Schedule, batch: int, processors: int, clusters: bool, most: int = 1, shared_bytes: int = SHARED_BYTES
+) -> list[KernelText]:
     """The texts for the geometries with the fewest clocks, the best first; refuses a kernel that does not fit."""
     costs = {
         geometry: cost
@@ -88,7 +90,8 @@ def candidates(schedule: Schedule, batch: int, processors: int, clusters: bool, 
     found: list[KernelText] = []
     for geometry in sorted(costs, key=costs.__getitem__):
         with suppress(EngineRefusal):
-            found.append(KernelText(schedule, geometry))
+            text = KernelText(schedule, geometry)
+            found += [text] if text.memory.shared_bytes <= shared_bytes else []
         if len(found) == most:
             break
     if not found:

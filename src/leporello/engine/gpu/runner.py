@@ -79,6 +79,7 @@ class GpuRunner:
         held = list(fixed)
         for slot in self.loaded:
             held[slot] = fixed[slot].contiguous()
+        read_types = [buffer.dtype for buffer in self.kernel.buffers["read"]]
         matrices = [_matrix_words(held[matrix.fixed], matrix.axes) for matrix in self.kernel.matrices]
 
         def run(
@@ -89,13 +90,9 @@ class GpuRunner:
             steps: int,
             batch: int,
         ) -> None:
-            if not steps or not batch:
-                for state, following in zip(states, next_states, strict=True):
-                    following.copy_(state) if state is not None else following.zero_()
-                return
             device = next_states[0].device if next_states else writes[0].device
             self.builder.enter((*next_states, *writes))
-            reads = [value if value.data_ptr() % 16 == 0 else value.clone() for value in reads]
+            reads = [_readable(value, dtype) for value, dtype in zip(reads, read_types, strict=True)]
             tensors = (*states, *reads, *rows, *held, *next_states, *writes)
             addresses = [0 if value is None else value.data_ptr() for value in tensors]
             for matrix in matrices:
@@ -133,6 +130,15 @@ class GpuRunner:
         for first in range(0, groups, most):
             words[2] = first
             built.launch(words, min(most, groups - first), device)
+
+
+def _readable(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sequence as a kernel reads it: in pieces of 16 bytes, and in the type that was traced.
+
+    Of a layer norm in mixed types torch traces other types of mean and rate than it computes, on the CPU.
+    """
+    value = value if value.dtype == dtype else value.to(dtype)
+    return value if value.data_ptr() % 16 == 0 else value.clone()
 
 
 def _matrix_words(value: Tensor, axes: tuple[int | None, int, int]) -> list[int]:

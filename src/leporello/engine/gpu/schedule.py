@@ -1,7 +1,7 @@
 """`Schedule`: the work of one step of a kernel, divided among blocks of threads and into levels.
 
-**Spaces.** A group of thread blocks takes some rows through all steps together. The elements of a row are divided by a
-`Space` of units: block b owns the units from b * own to (b + 1) * own. A loop over as many elements as a space has
+**Spaces.** A group of thread blocks takes some rows through all steps together. A space is a number of units that the
+blocks divide: block b owns the units from b * own to (b + 1) * own. A loop over as many elements as a space has
 units, or a small multiple g of it, is g **statements** for each unit: element e is unit e % size, part e // size.
 What a statement stores for a unit and another one reads for the same unit stays in a register of one thread.
 
@@ -10,8 +10,8 @@ sends its units to all blocks, and each then has the whole vector. **Totals** ar
 block sends its part.
 
 **Levels.** A step is a row of levels. A level begins when the vectors it reads have arrived, multiplies them, runs its
-statements, and ends with what it sends. Most cells have one level; each product of a value that the step itself has made
-costs another one.
+statements, and ends with what it sends. Most cells have one level; each product of a value that the step itself has
+made costs another one.
 """
 
 from __future__ import annotations
@@ -209,6 +209,8 @@ def schedule_of(kernel: Kernel) -> Schedule:
 
 
 def _refuse(kernel: Kernel) -> None:
+    if kernel.buffers.get("total"):
+        raise EngineRefusal("the engine gpu has no kernels that add up values of all rows.")
     for buffers in kernel.buffers.values():
         if any(isinstance(size, Size) for buffer in buffers for size in buffer.sizes):
             raise EngineRefusal("the engine gpu has no kernels for values of free length.")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from leporello.engine.gpu.cuda_build import CudaBuilder, processors
+from leporello.engine.gpu.cuda_build import CudaBuilder
 from leporello.engine.gpu.driver import nvrtc_refusal, put_step
-from leporello.engine.gpu.plans import candidates
 from leporello.engine.gpu.runner import GpuRunner
 from leporello.engine.gpu.schedule import schedule_of
 from leporello.engine.target import Costs, Target, WindowSizes
@@ -37,9 +36,12 @@ def is_drawn_in(node: fx.Node) -> bool:
 
 def build(kernel: Kernel) -> GpuRunner:
     """Divide a kernel into levels; it is compiled when a call shows its batch."""
-    schedule = schedule_of(kernel)
-    candidates(schedule, 1, processors(torch.cuda.current_device()), True)  # refuses what does not fit
-    return GpuRunner.of(kernel, schedule, CudaBuilder())
+    refusal = nvrtc_refusal()
+    if refusal is not None:
+        raise refusal
+    schedule, builder = schedule_of(kernel), CudaBuilder()
+    builder.texts(schedule, 1, torch.device("cuda", torch.cuda.current_device()), 1)  # refuses what does not fit
+    return GpuRunner.of(kernel, schedule, builder)
 
 
 GPU_TARGET = Target(

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _chosen(options: argparse.Namespace) -> Chosen:
     """The suites that were asked for, with those of their cases that fit; none without a case."""
     names = {name.strip() for name in options.suite.split(",")}
-    choice = Choice(options.cells, options.sizes)
+    choice = Choice(options.cells, options.sizes, options.dtypes)
     found = [(suite, [case for case in suite.cases if choice.takes(case)]) for suite in SUITES if suite.name in names]
     return [(suite, cases) for suite, cases in found if cases]
 
@@ -67,9 +67,9 @@ def _settings(options: argparse.Namespace) -> dict[str, object]:
         "rounds": options.rounds,
         "seconds": options.seconds,
         "threads": torch.get_num_threads(),
-        "dtype": "float32",
         "cells": options.cells,
         "sizes": options.sizes,
+        "dtypes": options.dtypes,
     }
 
 
@@ -83,6 +83,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add("--suite", metavar="NAMES", default=names, type=_known, help=f"with commas between (default: all, {names})")
     add("--cells", metavar="PATTERNS", default="*", help="only these cells: 'LSTM,*Rate'")
     add("--sizes", metavar="PATTERNS", default="*", help="only these lengths x batch x inputs x hidden: '35x*,*x512'")
+    add("--dtypes", metavar="PATTERNS", default="*", help="only these dtypes: 'bfloat16,float16'")
     add(
         "--rounds", type=_positive, default=usual.rounds, help="turns of each contestant, at most (default %(default)s)"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from benchmarks.tasks import Task
@@ -21,22 +22,44 @@ class Disagreement(AssertionError):
     """Two contestants compute different things; timing them would mean nothing."""
 
 
-def check(tasks: Mapping[str, Task]) -> None:
+def largest_difference(value: Tensor, expected: Tensor) -> float:
+    """Over the largest magnitude."""
+    return float((value - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def norm_of_difference(value: Tensor, expected: Tensor) -> float:
+    """Over the norm, both in float64: for dtypes in which single numbers are rounded coarsely."""
+    value, expected = value.double(), expected.double()
+    return float((value - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def check(
+    tasks: Mapping[str, Task],
+    tolerance: float = TOLERANCE,
+    steps: int = STEPS,
+    difference: Callable[[Tensor, Tensor], float] = largest_difference,
+) -> None:
     """Raise `Disagreement` unless every contestant gives the first one's results."""
-    (first, expected), *others = ((name, task.results(STEPS)) for name, task in tasks.items())
+    (first, expected), *others = ((name, task.results(steps)) for name, task in tasks.items())
     for name, results in others:
         if results.keys() != expected.keys():
             raise Disagreement(f"{name} gives {', '.join(results)}; {first} gives {', '.join(expected)}")
         for what, value in results.items():
-            error = _difference(value, expected[what])
-            if not error <= TOLERANCE:  # a NaN must fail
-                raise Disagreement(f"{what}: {name} differs from {first} by {error:.1e} (allowed {TOLERANCE:.0e})")
+            error = _error(value, expected[what], difference)
+            if not error <= tolerance:  # a NaN must fail
+                raise Disagreement(f"{what}: {name} differs from {first} by {error:.1e} (allowed {tolerance:.0e})")
 
 
-def _difference(value: Tensor | None, expected: Tensor | None) -> float:
+def check_same_bits(name: str, task: Task, steps: int = STEPS) -> None:
+    """Raise `Disagreement` unless a contestant gives the same bits when it is run again."""
+    first, again = task.results(steps), task.results(steps)
+    for what, value in first.items():
+        other = again[what]
+        if value is not other and (value is None or other is None or not torch.equal(value, other)):
+            raise Disagreement(f"{what}: {name} gives other bits when it is run again")
+
+
+def _error(value: Tensor | None, expected: Tensor | None, difference: Callable[[Tensor, Tensor], float]) -> float:
     if value is None or expected is None:
         return 0.0 if value is expected else float("inf")
-    if value.shape != expected.shape:
-        return float("inf")
-    scale = expected.abs().max().clamp(min=1e-30)
-    return float((value - expected).abs().max() / scale)
+    return difference(value, expected) if value.shape == expected.shape else float("inf")

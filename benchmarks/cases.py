@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from dataclasses import dataclass
 
@@ -39,6 +40,10 @@ class Exercise:
         weighting[steps:] = 0
         return Exercise(self.cell, self.inputs, weighting)
 
+    def exact(self) -> Exercise:
+        """The same in float64, with the numbers as they were rounded."""
+        return Exercise(copy.deepcopy(self.cell).double(), self.inputs.double(), self.weighting.double())
+
 
 @dataclass(frozen=True)
 class Case:
@@ -47,30 +52,43 @@ class Case:
     cell: str
     size: Size
     what: str = TRAINING
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
-        return f"{self.cell} {self.size} {self.what}"
+        return f"{self.cell} {self.size} {self.doing}"
+
+    @property
+    def doing(self) -> str:
+        """What is done, and in which dtype where that is not float32."""
+        return self.what if self.dtype == torch.float32 else f"{self.what}, {self.dtype_name}"
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
 
     def build(self, seed: int = 0) -> Exercise:
-        size = self.size
+        size, form = self.size, {"dtype": self.dtype, "device": self.device}
         torch.manual_seed(seed)
-        cell = CELLS[self.cell](size.inputs, size.hidden)
-        inputs = torch.randn(size.length, size.batch, size.inputs)
+        cell = CELLS[self.cell](size.inputs, size.hidden).to(self.device, self.dtype)
+        inputs = torch.randn(size.length, size.batch, size.inputs, **form)
         with torch.no_grad():
             output, _ = cell(inputs[0], cell.initial_state(size.batch))
-        return Exercise(cell, inputs, torch.randn(size.length, *output.shape))
+        return Exercise(cell, inputs, torch.randn(size.length, *output.shape, **form))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Shell patterns of cells and sizes, with commas between several: `LSTM,*GRU`, `35x*`."""
+    """Shell patterns of cells, sizes and dtypes, with commas between several: `LSTM,*GRU`, `35x*`, `*float16`."""
 
     cells: str = "*"
     sizes: str = "*"
+    dtypes: str = "*"
 
     def takes(self, case: Case) -> bool:
-        return _fits(case.cell, self.cells) and _fits(str(case.size), self.sizes)
+        own = ((case.cell, self.cells), (str(case.size), self.sizes), (case.dtype_name, self.dtypes))
+        return all(_fits(name, patterns) for name, patterns in own)
 
 
 def _fits(name: str, patterns: str) -> bool:

@@ -68,12 +68,14 @@ class Engine:
 
 
 class TorchNN:
-    """`torch.nn`'s network of the same name, with copies of the numbers."""
+    """`torch.nn`'s network of the same name, with copies of the numbers; on a GPU that is cuDNN."""
 
-    name = "torch.nn"
+    def __init__(self, name: str = "torch.nn") -> None:
+        self.name = name
 
     def prepare(self, exercise: Exercise, what: str = TRAINING) -> Sweep:
         net = lp.to_torch(lp.Recurrent(exercise.cell))
+        net.flatten_parameters()  # cuDNN wants them in one piece of memory; elsewhere nothing happens
 
         def run(inputs: Tensor) -> Tensor:
             outputs, _ = net(inputs)

@@ -22,6 +22,7 @@ def machine() -> dict[str, object]:
         "compiler": _compiler(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        **_gpu(),
         "jax": _version("jax"),
     }
 
@@ -29,6 +30,14 @@ def machine() -> dict[str, object]:
 def load() -> float | None:
     """How many threads computed here in the last minute, where the system tells."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _gpu() -> dict[str, object]:
+    """The GPU that torch uses, and the versions of CUDA and cuDNN it was built with; nothing where there is none."""
+    if not torch.cuda.is_available():
+        return {}
+    name = torch.cuda.get_device_name()
+    return {"gpu": name, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
 
 
 def _model_name() -> str:

@@ -95,6 +95,7 @@ class Suite:
 
     says     one sentence
     notes    what is left out here, and why
+    lacks    what this machine lacks to measure anything of it, in a sentence; "" where nothing is missing
     """
 
     name: str
@@ -103,6 +104,7 @@ class Suite:
     measure: Callable[[Case, Settings], Measurement]
     promises: tuple[Promise, ...]
     notes: tuple[str, ...] = ()
+    lacks: Callable[[], str] = lambda: ""
 
 
 def summaries(suite: Suite, measurements: Sequence[Measurement]) -> list[Summary]:

@@ -36,7 +36,8 @@ WIDEST = 1000  # letters of a line
 def print_result(result: Result) -> None:
     """The table of the cases, that of the summaries, and what was left out."""
     suite = result.suite
-    _print(f"{suite.name}: {suite.says}", _without_repetition(case_rows(result.measurements), "what"))
+    if result.measurements:
+        _print(f"{suite.name}: {suite.says}", _without_repetition(case_rows(result.measurements), "what"))
     if result.summaries:
         _print(f"{suite.name}: what is promised", summary_rows(result.summaries))
     for one in result.measurements:
@@ -52,7 +53,7 @@ def case_rows(measurements: Sequence[Measurement]) -> Rows:
     head = ["cell", "sizes", "what", *(f"{name} {UNITS[unit][0]}" for unit, name in figures), *ratios, "rounds"]
     rows = []
     for one in measurements:
-        row = [one.case.cell, str(one.case.size), one.case.what]
+        row = [one.case.cell, str(one.case.size), one.case.doing]
         row += [_written(unit, one.value(unit, name)) for unit, name in figures]
         row += [_spread(one, name) for name in ratios]
         rows.append([*row, "failed" if one.failed else str(one.rounds)])
@@ -113,6 +114,7 @@ def _case_record(one: Measurement) -> dict[str, Any]:
         "inputs": size.inputs,
         "hidden": size.hidden,
         "what": one.case.what,
+        "dtype": one.case.dtype_name,
         "rounds": one.rounds,
         "figures": {unit: {name: round(value, 4) for name, value in own.items()} for unit, own in one.figures.items()},
         "ratios": {

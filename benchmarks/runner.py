@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.agreement import Disagreement
 from benchmarks.cases import Case
@@ -24,7 +24,10 @@ class Result:
 def run(
     suite: Suite, cases: Sequence[Case], settings: Settings, announce: Callable[[Case], None] = lambda case: None
 ) -> Result:
-    """Measure these cases of a suite, one after the other."""
+    """Measure these cases of a suite, one after the other; none, with a note, where the machine lacks something."""
+    missing = suite.lacks()
+    if missing:
+        return Result(replace(suite, notes=(*suite.notes, missing)), (), ())
     found = []
     for case in cases:
         announce(case)

@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from benchmarks.tasks import Task
+
+Clock = Callable[[Task], float]  # the seconds of one call
 
 PAUSE_SECONDS = 0.015
 SHORT_SECONDS = 0.005  # calls below it are repeated within a turn
@@ -47,9 +51,12 @@ class Ratio:
     high: float
 
 
-def times(tasks: Mapping[str, Task], settings: Settings) -> dict[str, list[float]]:
-    """The seconds of each contestant in each round; what is built at a first call must have been built before."""
-    players = {name: _Player(task) for name, task in tasks.items()}
+def times(tasks: Mapping[str, Task], settings: Settings, clock: Clock | None = None) -> dict[str, list[float]]:
+    """The seconds of each contestant in each round; what is built at a first call must have been built before.
+
+    clock   `seconds_of` by default
+    """
+    players = {name: _Player(task, clock or seconds_of) for name, task in tasks.items()}
     names = list(tasks)
     found: dict[str, list[float]] = {name: [] for name in names}
     done, since = 0, time.perf_counter()
@@ -67,8 +74,8 @@ class _Player:
     fastest   seconds of its fastest call so far, which says whether calls are short: any one may have been disturbed
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, clock: Clock) -> None:
+        self.task, self.clock = task, clock
         self.fastest = math.inf
 
     def turn(self) -> float:
@@ -82,7 +89,7 @@ class _Player:
         return statistics.median(calls)
 
     def _call(self) -> float:
-        seconds = seconds_of(self.task)
+        seconds = self.clock(self.task)
         self.fastest = min(self.fastest, seconds)
         return seconds
 
@@ -93,6 +100,24 @@ def seconds_of(task: Task) -> float:
     start = time.perf_counter()
     task()
     return time.perf_counter() - start
+
+
+def device_seconds_of(task: Task) -> float:
+    """Of one call on a GPU, between two events on its stream: from an idle GPU to the end of the call's last kernel."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    task.clear()
+    torch.cuda.synchronize()
+    start.record()
+    task()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def host_seconds_of(task: Task) -> float:
+    """Of one call on a GPU until the host is free again; the GPU may compute on."""
+    torch.cuda.synchronize()
+    return seconds_of(task)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:

@@ -11,6 +11,7 @@ from benchmarks.suites import (
     first,
     forced,
     generating,
+    gpu,
     growth,
     memory,
     methods,
@@ -39,5 +40,6 @@ SUITES: tuple[Suite, ...] = tuple(
         methods,
         training,
         generating,
+        gpu,
     )
 )

@@ -19,7 +19,7 @@ from benchmarks.turns import Ratio, Settings
 from leporello.errors import EngineRefusal
 
 SMALL = tuple(Case(cell, Size(3, 2, 1, 5)) for cell in ("Elman", "Leaky"))
-PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def made_up(case: Case, settings: Settings) -> Measurement:
@@ -155,8 +155,8 @@ def test_a_bar_is_drawn_on_terminals_alone(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
-def test_the_page_on_speed_states_what_is_promised(suite: Suite) -> None:
-    page = PAGE.read_text(encoding="utf-8")
+def test_a_page_states_what_is_promised(suite: Suite) -> None:
+    page = (DOCS / ("gpu.md" if suite.name == "gpu" else "speed.md")).read_text(encoding="utf-8")
     for promise in suite.promises:
         if promise.least is not None or promise.most is not None:
             limit = f"at least {promise.least:g}" if promise.most is None else f"at most {promise.most:g}"

@@ -149,7 +149,7 @@ def test_a_text_that_is_none_is_refused_and_no_folder_is_left(text: bytes | None
         ("--gradient", "truncate:3", ["'truncate'", "truncated"]),
         ("--forcing", "lots", ["'lots'", "linear:1:0"]),
         ("--tokens", "chars", ["'chars'", "char, byte, word, bpe:N"]),
-        ("--engine", "fast", ["'fast'", "auto, cpu, stepwise"]),
+        ("--engine", "fast", ["'fast'", "auto, cpu, gpu, stepwise"]),
         ("--device", "gpu", ["'gpu'", "auto, cpu, cuda"]),
         ("--batch", 0, ["'batch' is out of bounds", "1 or more"]),
         ("--optimiser", "adan", ["'adan'", "adam"]),

@@ -31,7 +31,7 @@ InputOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
 ]
 EngineOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="auto, cpu, stepwise or reference; auto by default.")
+    str | None, typer.Option(metavar="NAME", help="auto, cpu, gpu, stepwise or reference; auto by default.")
 ]
 LengthOption = Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")]
 BatchOption = Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")]

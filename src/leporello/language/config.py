@@ -83,7 +83,7 @@ class Config:
     precision: str = _option("float32", "machine", "of numbers", choices=("float32", "float64", "bfloat16"))
     threads: int = _option(0, "machine", "of the processor; 0: as many as torch takes", least=0)
     device: str = _option("auto", "machine", "cpu, cuda, or auto: cuda where there is one")
-    engine: str = _option("auto", "machine", "auto, cpu, stepwise, reference")
+    engine: str = _option("auto", "machine", "auto, cpu, gpu, stepwise, reference")
     # fmt: on
 
     def __post_init__(self) -> None:

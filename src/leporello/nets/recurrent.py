@@ -40,7 +40,7 @@ class Recurrent(nn.Module):
 
     cell         an lp.Cell, or any module or function (x, state) -> (output, next state)
     gradient     how gradients are computed: lp.Full(), lp.Truncated(35) within windows, lp.RTRL(), lp.UORO()
-    engine       "auto", "cpu", "stepwise", "reference" or "exact"; explain() says what auto chose
+    engine       "auto", "cpu", "gpu", "stepwise", "reference" or "exact"; explain() says what auto chose
     batch_first  sequences are (batch, length, ...) instead of (length, batch, ...)
     batch_axis   the axis of the state that is the batch, where it is not the first: 1 for (layers, batch, hidden) as
                  torch.nn.GRU has it; or one for each leaf, {"h": 1}

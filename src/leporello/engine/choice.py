@@ -50,7 +50,7 @@ def choose(name: str, loop: Loop, refused: Sequence[tuple[str, str]] = ()) -> Ch
     for engine in targets.AUTO:
         target = target_of(engine)
         if target is not None and target.is_on_device_of(loop):
-            _warn_if_unavailable(target, reasons)
+            _warn_if_unavailable(target, loop, reasons)
         if engine not in reasons:
             refusal = _refusal(target, loop)
             if refusal is None:
@@ -95,7 +95,7 @@ def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
     return refusal
 
 
-def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
+def _warn_if_unavailable(target: Target, loop: Loop, reasons: dict[str, str]) -> None:
     """Warn once if a target refused a Loop only because nothing can be built here; from then on it is not tried.
 
     reasons   refusals by engine; that of the target is added once the warning was given
@@ -106,7 +106,8 @@ def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
     why = refusal.what
     if reasons.get(target.name) == why and why not in _warned:
         _warned.add(why)
-        slower = next(name for name in targets.AUTO[targets.AUTO.index(target.name) + 1 :] if name not in reasons)
+        others = targets.AUTO[targets.AUTO.index(target.name) + 1 :]
+        slower = next(name for name in others if name not in reasons and _may_run(name, loop))
         warnings.warn(
             f"{why} The engine '{slower}' runs what '{target.name}' would run faster. {target.remedy}; or say "
             f'engine="{slower}", and this is not said.',
@@ -114,6 +115,11 @@ def _warn_if_unavailable(target: Target, reasons: dict[str, str]) -> None:
         )
     if why in _warned:
         reasons.setdefault(target.name, why)
+
+
+def _may_run(name: str, loop: Loop) -> bool:
+    target = target_of(name)
+    return target is None or target.is_on_device_of(loop)
 
 
 def refuse_unknown(name: str) -> None:

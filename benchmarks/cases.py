@@ -71,7 +71,9 @@ class Case:
     def build(self, seed: int = 0) -> Exercise:
         size, form = self.size, {"dtype": self.dtype, "device": self.device}
         torch.manual_seed(seed)
-        cell = CELLS[self.cell](size.inputs, size.hidden).to(self.device, self.dtype)
+        cell = CELLS[self.cell](size.inputs, size.hidden).to(self.device)
+        if self.dtype != torch.float32:  # the dtype that a cell is made in; a complex one stays complex
+            cell = cell.to(self.dtype)
         inputs = torch.randn(size.length, size.batch, size.inputs, **form)
         with torch.no_grad():
             output, _ = cell(inputs[0], cell.initial_state(size.batch))

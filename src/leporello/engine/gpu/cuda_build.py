@@ -24,7 +24,7 @@ from leporello.engine.gpu.runner import Run
 from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
 
-MEASURED = 10  # geometries that are tried, the best ones of the model
+MEASURED = 8  # geometries that are tried, the best ones of the model
 MEASURED_STEPS = 48
 REPEATS = 5
 

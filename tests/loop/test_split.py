@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.engine.cpu.target import is_drawn_in
+from leporello.loop.split import split
 from leporello.loop.stages import Split
+from leporello.loop.tracing.trace import trace
 
 X = torch.zeros(4, 3)
 
@@ -167,3 +170,23 @@ def test_what_is_made_of_parameters_alone_is_computed_once() -> None:
     assert split.stages[0].kind == "once"
     assert "_weight_norm_interface" in split.stages[0].operators
     assert split.inside.operators == ["mm", "add", "tanh"]
+
+
+class Read(lp.Cell):
+    """A wide state that the output reads with weights of the step: the sum is narrow."""
+
+    def __init__(self) -> None:
+        super().__init__(h=(5, 7))
+        self.W = nn.Linear(3, 7)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.W(x)
+        h = 0.9 * h + x.sum(1, keepdim=True).unsqueeze(2)
+        return (h * weights.unsqueeze(1)).sum(2), h
+
+
+def test_a_view_that_one_fused_operator_reads_is_fused_with_it() -> None:
+    loop = trace(Read(), X, Read().initial_state(4))
+    (inside,) = split(loop, is_drawn_in).insides
+    assert [tuple(node.meta["val"].shape[1:]) for node in inside.writes] == [(5,)]  # the sum, and not h
+    assert {"mul", "sum"} <= set(inside.operators)

@@ -7,7 +7,7 @@ concatenates input and state then has the same inside as one with two products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -159,15 +159,51 @@ def _place_results_with_operators(loop: Loop, place: Places) -> None:
 def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
     """Change `place` so that operators which read results of an inside, and may be drawn in, are in that inside.
 
-    Views and matrix products stay at once.
+    What else such an operator reads is then computed before the inside. Matrix products stay at once, and views that
+    are not read by such an operator alone.
     """
+    behind = _insides_behind(order, place)
     for component in order:
         node = component[0]
         if place.get(node, 1) % 2 or is_view(node) or is_getitem(node) or is_matrix_product(node) or not drawn_in(node):
             continue
-        latest = max((place[source] for source in node.all_input_nodes if source in place), default=0)
-        if latest % 2:
-            place[node] = latest
+        views = [view for source in node.all_input_nodes for view in _own_views(source, node, place, drawn_in)]
+        sources = [source for reader in (node, *views) for source in reader.all_input_nodes if source not in views]
+        latest = max((behind.get(source, 0) for source in sources), default=0)
+        if latest % 2 and all(place.get(source) == latest for source in sources if behind.get(source) == latest):
+            place.update(dict.fromkeys([node, *views], latest))
+            _compute_before(latest, sources, place)
+
+
+def _insides_behind(order: list[list[fx.Node]], place: Places) -> Places:
+    """The stage of the last inside that each value depends on; of a shifted state its own stage, to be safe."""
+    behind: Places = {}
+    for component in order:
+        for node in component:
+            own = place.get(node, 0)
+            is_state = node.op == "placeholder" and node in place
+            earlier = max((behind.get(source, 0) for source in node.all_input_nodes), default=0)
+            behind[node] = own if own % 2 or is_state else earlier
+    return behind
+
+
+def _compute_before(inside: int, values: list[fx.Node], place: Places) -> None:
+    """Change `place` so that values which do not depend on an inside, and what they are made of, come before it."""
+    pending = list(values)
+    while pending:
+        node = pending.pop()
+        if place.get(node, 0) > inside:
+            place[node] = inside - 1
+            pending += node.all_input_nodes
+
+
+def _own_views(
+    source: fx.Node, reader: fx.Node, place: Places, drawn_in: Callable[[fx.Node], bool]
+) -> Iterator[fx.Node]:
+    """The chain of views that ends in a source and that nothing but the reader reads; at once, so far."""
+    while is_view(source) and list(source.users) == [reader] and place.get(source, 1) % 2 == 0 and drawn_in(source):
+        yield source
+        source, reader = source.all_input_nodes[0], source
 
 
 def _stages(

@@ -33,6 +33,9 @@ aten = torch.ops.aten
 # Computed by libm in kernels; tanh, exp, log and sigmoid are our own functions, cheaper than a pass over memory.
 EXPENSIVE_IN_KERNELS = frozenset({aten.sin.default, aten.cos.default, aten.erf.default, aten.pow.Tensor_Tensor})
 MIN_SUMMED_INSIDE, MAX_SUMMED_INSIDE = 512, 1 << 14  # numbers of a row that a kernel adds up over rows and steps
+DRAWN_IN_TOO = frozenset(
+    {"cat", "stack", "select_backward", "slice_backward", "native_layer_norm", "native_layer_norm_backward"}
+)
 MAX_INSIDE_MATRIX_ELEMENTS = 1 << 17  # of a matrix that stays in the cache from one step to the next
 
 
@@ -54,7 +57,7 @@ def is_drawn_in(node: fx.Node) -> bool:
         return is_wide_row_sum(node)
     if name in ("sum", "mean"):
         return clean_row_axis(node.meta["val"]) == 0  # over features
-    return name in {*POINTWISE, *VIEW_RULES, *SPLITS, "cat", "native_layer_norm", "native_layer_norm_backward"}
+    return name in {*POINTWISE, *VIEW_RULES, *SPLITS, *DRAWN_IN_TOO}
 
 
 def is_wide_row_sum(node: fx.Node) -> bool:

@@ -59,6 +59,7 @@ class HostBuilder:
 class HostKernel:
     text: KernelText
     source: Path
+    registers: int | None = None
 
     def launch(self, words: array[int], groups: int, device: torch.device) -> None:
         library(self.source).run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(groups))

@@ -112,7 +112,8 @@ def _sources(sweep: Sweep, language: str) -> list[str]:
     """Where the generated text of the sweep and of its kernels can be read."""
     kernels = [timed.kernel for timed in sweep.program.timed if timed.kernel is not None]
     sources = [kernel.runner.source for kernel in kernels if kernel.runner.source is not None]
-    lines = [f"  {f'generated {language}':<18} {path}" for path in sources]
+    lines = [f"  {'':<18} {about}" for kernel in kernels if (about := getattr(kernel.runner, "about", ""))]
+    lines += [f"  {f'generated {language}':<18} {path}" for path in sources]
     return [*lines, f"  {'generated Python':<18} {sweep.written_text()}"]
 
 

@@ -52,6 +52,7 @@ class Runner(Protocol):
     """A built kernel. It takes tensors, and handles addresses, strides and packed matrices itself.
 
     source   the file with its generated source; None where there is none
+    about    how it runs, in words, for `explain`; may be missing
     """
 
     @property

@@ -73,6 +73,13 @@ def test_the_same_bits_from_run_to_run() -> None:
     assert torch.equal(first, second)
 
 
+def test_explain_says_how_a_kernel_is_divided() -> None:
+    net = lp.Recurrent(lp.LSTM(3, 5), engine="gpu-host-cluster")
+    assert "chosen by the first call" in net.explain(X)
+    net(X)
+    assert "a cluster of 4 blocks of 64 threads take 16 rows of the batch" in net.explain(X)
+
+
 class TwoProducts(lp.Cell):
     """A product of what the step itself has computed: a level more."""
 

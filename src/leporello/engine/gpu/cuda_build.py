@@ -37,6 +37,10 @@ class CudaKernel:
     source: Path
     function: DeviceFunction
 
+    @property
+    def registers(self) -> int:
+        return self.function.registers
+
     def launch(self, words: array[int], groups: int, device: torch.device) -> None:
         self.function.launch(words, groups * self.text.geometry.blocks)
 

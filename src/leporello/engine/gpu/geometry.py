@@ -31,6 +31,13 @@ class Geometry:
     tiles: int
     threads: int = 256
 
+    def __str__(self) -> str:
+        rows = f"{ROWS * self.tiles} rows of the batch"
+        if self.blocks == 1:
+            return f"one block of {self.threads} threads takes {rows}"
+        how = "a cluster of" if self.exchange == "cluster" else "through L2," if self.exchange == "grid" else ""
+        return f"{how} {self.blocks} blocks of {self.threads} threads take {rows}".strip()
+
     def own(self, space: int) -> int:
         """The units of a space that a block has."""
         return -(-space // self.blocks)

@@ -29,6 +29,10 @@ class Built(Protocol):
     def text(self) -> KernelText: ...
 
     @property
+    def registers(self) -> int | None:
+        """Of a thread; None on the host."""
+
+    @property
     def source(self) -> Path: ...
 
     def launch(self, words: array[int], groups: int, device: torch.device) -> None:
@@ -73,6 +77,15 @@ class GpuRunner:
     def source(self) -> Path | None:
         """The path of the text that was built last; None before the first call."""
         return next(reversed(self.built.values())).source if self.built else None
+
+    @property
+    def about(self) -> str:
+        """How the kernel that was built last is divided among the chip."""
+        if not self.built:
+            return "how it is divided among the chip is chosen by the first call with a batch"
+        built = next(reversed(self.built.values()))
+        registers = "" if built.registers is None else f", {built.registers} registers a thread"
+        return f"{built.text.geometry}{registers}, {built.text.memory.shared_bytes:,} bytes of shared memory a block"
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         self.builder.enter((*rows, *fixed))

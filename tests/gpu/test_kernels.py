@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 # Of outputs and gradients, relative to the norm: some roundings of a number with 8, 11 and 24 bits. A wrong element in
-# a hundred would be 0.1.
+# a hundred would be 0.1. Where torch's own operators are off by more, as through a layer norm, so may the kernel be.
 TOLERANCES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
 HIDDEN = (1, 3, 17, 64, 100, 256, 768, 1024)
 BATCHES = (1, 5, 16, 64, 130)
@@ -45,8 +45,9 @@ def check(cell: lp.Cell, inputs: int, batch: int, dtype: torch.dtype, length: in
     weights = torch.randn_like(net(x)[0], dtype=torch.float64)
     expected = gradients_of(exact, x.double(), weights, **arguments)
     found = gradients_of(net, x, weights, **arguments)
-    for a, b in zip(found, expected, strict=True):
-        assert difference(a, b) < TOLERANCES[dtype], (difference(a, b), a.shape)
+    by_torch = gradients_of(lp.Recurrent(cell, engine="stepwise"), x, weights, **arguments)
+    for a, b, other in zip(found, expected, by_torch, strict=True):
+        assert difference(a, b) < max(TOLERANCES[dtype], difference(other, b)), (difference(a, b), a.shape)
     again = gradients_of(net, x, weights, **arguments)
     assert torch.equal(found[0], again[0])
 

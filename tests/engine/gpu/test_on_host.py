@@ -43,8 +43,17 @@ def test_without_lengths_and_resets_too(engine: str, name: str) -> None:
     assert lp.check_gradients(net, X).ok
 
 
-# Relative to the norm: 8 and 11 bits of a number, a few roundings deep.
+# Relative to the norm: 8 and 11 bits of a number, a few roundings deep. Where torch's own operators are off by more, as
+# they are through a layer norm, so may the kernel be.
 TOLERANCES = {torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+
+def results(net: lp.Recurrent, inputs: torch.Tensor, weights: torch.Tensor) -> list[torch.Tensor]:
+    """Outputs, and the gradients of all parameters."""
+    net.zero_grad(set_to_none=True)
+    outputs = net(inputs)[0]
+    (outputs.double() * weights).sum().backward()
+    return [outputs.detach().double(), *(parameter.grad.double() for parameter in net.parameters())]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -53,18 +62,13 @@ TOLERANCES = {torch.bfloat16: 8e-3, torch.float16: 1e-3}
 def test_sixteen_bits_are_computed_in_float32(engine: str, kind: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     cell = getattr(lp, kind)(16, 48).to(dtype)  # whole pieces of 16 bytes: inputs go through the ring
-    exact = lp.Recurrent(copy.deepcopy(cell).double(), engine="reference")
-    inputs = torch.randn(9, 19, 16).to(dtype)
-    weights = torch.randn(9, 19, 48)
-    net = lp.Recurrent(cell, engine=engine)
-    found, wanted = net(inputs)[0], exact(inputs.double())[0]
-    (found.double() * weights).sum().backward()
-    (wanted * weights).sum().backward()
-    pairs = [(found, wanted)]
-    pairs += [(a.grad, b.grad) for a, b in zip(net.parameters(), exact.parameters(), strict=True)]
-    for a, b in pairs:
-        error = (a.double() - b).norm() / b.norm()
-        assert error < TOLERANCES[dtype] * (1 if a is found else 2), error
+    inputs, weights = torch.randn(9, 19, 16).to(dtype), torch.randn(9, 19, 48)
+    exact = results(lp.Recurrent(copy.deepcopy(cell).double(), engine="reference"), inputs.double(), weights)
+    by_torch = results(lp.Recurrent(cell, engine="stepwise"), inputs, weights)
+    by_kernel = results(lp.Recurrent(cell, engine=engine), inputs, weights)
+    for number, (found, other, wanted) in enumerate(zip(by_kernel, by_torch, exact, strict=True)):
+        error, torchs = ((value - wanted).norm() / wanted.norm() for value in (found, other))
+        assert error < max(TOLERANCES[dtype], torchs), (number, error, torchs)
 
 
 def test_the_same_bits_from_run_to_run() -> None:

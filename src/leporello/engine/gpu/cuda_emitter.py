@@ -19,6 +19,9 @@ from leporello.engine.gpu.schedule import Schedule, Statement, Total, Vector
 from leporello.kernel.description import Buffer
 
 
+FUNCTIONS_PLACE = "// (functions.cuh stands here)"  # in the libraries
+
+
 def library_text(name: str) -> str:
     """The text of one of the files beside this one."""
     return resources.files("leporello.engine.gpu").joinpath(name).read_text(encoding="utf-8")
@@ -50,7 +53,8 @@ class KernelText:
         }
         lines = [f"/* {self.kernel.name}, {'backwards' if self.kernel.reverse else 'forwards'} in time */"]
         lines += [f"#define {name} {value}" for name, value in macros.items()]
-        return "\n".join([*lines, library_text(library), library_text("functions.cuh"), *self.lines.text]) + "\n"
+        whole = library_text(library).replace(FUNCTIONS_PLACE, library_text("functions.cuh"))
+        return "\n".join([*lines, whole, *self.lines.text]) + "\n"
 
     # ---- the whole
 

@@ -41,6 +41,7 @@ INLINE u32 tf32(float v) { u32 d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"
 INLINE float ex2(float v) { float d; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 INLINE float rcp(float v) { float d; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 
+// (functions.cuh stands here)
 INLINE u32 address_of(const void *p) {
     u32 a;
     asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(a) : "l"(p));
@@ -509,17 +510,6 @@ UNROLL
 
 // ---- reductions of all units of a row: `from` has OWN floats for each of 8 rows
 
-enum { SUM, AMAX, AMIN, PROD, ANY, ALL };
-INLINE float joined(int operation, float a, float b) {
-    if (operation == SUM) return a + b;
-    if (operation == PROD) return a * b;
-    if (operation == AMAX) return b > a || b != b ? b : a;
-    if (operation == AMIN) return b < a || b != b ? b : a;
-    return operation == ANY ? (float)(a != 0 || b != 0) : (float)(a != 0 && b != 0);
-}
-INLINE float neutral(int operation) {
-    return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
-}
 template <class V, int OPERATION, int OWN, class M>
 INLINE void reduce(M &m, int tile, long slot, int from, int index) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -1,5 +1,5 @@
-// Functions of numbers, for device.cuh and host.h. ACCURATE: within a few units in the last place of float32; else within
-// 1e-6, which 16 bits do not see.
+// Functions of numbers, for device.cuh and host.h, which say where they stand. ACCURATE: within a few units in the last
+// place of float32; else within 1e-6, which 16 bits do not see.
 
 #if defined(__CUDA_ARCH__) && !ACCURATE
 INLINE float exp_f(float x) { return ex2(1.4426950408889634f * x); }
@@ -48,4 +48,17 @@ INLINE int64_t power_i(int64_t base, int64_t exponent) {
     for (; exponent; exponent /= 2, square *= square)
         if (exponent % 2) found *= square;
     return (int64_t)found;
+}
+
+// reductions of several numbers: how they begin, and how two are joined
+enum { SUM, AMAX, AMIN, PROD, ANY, ALL };
+INLINE float joined(int operation, float a, float b) {
+    if (operation == SUM) return a + b;
+    if (operation == PROD) return a * b;
+    if (operation == AMAX) return b > a || b != b ? b : a;
+    if (operation == AMIN) return b < a || b != b ? b : a;
+    return operation == ANY ? (float)(a != 0 || b != 0) : (float)(a != 0 && b != 0);
+}
+INLINE float neutral(int operation) {
+    return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
 }

@@ -40,6 +40,7 @@ INLINE u16 to_f16(float v) {
 INLINE float tf32(float v) { return float_of_bits((bits_of_float(v) + 0x1000) & ~0x1fffu); }
 INLINE float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 
+// (functions.cuh stands here)
 template <class T>
 struct Machine {
     std::vector<T> threads;
@@ -207,17 +208,6 @@ struct Scatter {
     }
 };
 
-enum { SUM, AMAX, AMIN, PROD, ANY, ALL };
-INLINE float joined(int operation, float a, float b) {
-    if (operation == SUM) return a + b;
-    if (operation == PROD) return a * b;
-    if (operation == AMAX) return b > a || b != b ? b : a;
-    if (operation == AMIN) return b < a || b != b ? b : a;
-    return operation == ANY ? (float)(a != 0 || b != 0) : (float)(a != 0 && b != 0);
-}
-INLINE float neutral(int operation) {
-    return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
-}
 template <class V, int OPERATION, int OWN, class M>
 INLINE void reduce(M &m, int tile, long slot, int from, int index) {
     for (Block &b : m.blocks)

@@ -11,8 +11,8 @@ from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE, compute
 from leporello.engine.gpu.geometry import ROWS, Geometry
 from leporello.engine.gpu.lines import Lines, variables_of
 from leporello.engine.gpu.memory import Memory
-from leporello.engine.gpu.registers import elements_of, loads, values
-from leporello.engine.gpu.schedule import Places, Schedule, uses
+from leporello.engine.gpu.registers import elements_of, values
+from leporello.engine.gpu.schedule import Places, Schedule, loads, uses
 from leporello.kernel.description import Buffer, Fetch
 
 RING_BYTES = 48 * 1024  # of inputs of four steps; where that does not suffice, of two
@@ -70,7 +70,7 @@ class Inputs:
     def _reads(self) -> dict[Input, None]:
         found: dict[Input, None] = {}
         for value, part, _, inner in values(self.schedule):
-            for load, inside in loads(self.schedule, value, part):
+            for load, inside in loads(self.schedule.scalars, value, part):
                 if isinstance(load, Fetch) or load.buffer.place not in ("read", "row", "fixed"):
                     continue
                 if not (inner and uses(load.index, "k")):

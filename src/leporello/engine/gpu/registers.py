@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from leporello.engine.gpu.cuda_expressions import computed_type
 from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.schedule import Part, Register, Schedule, scalar_part, uses
-from leporello.kernel.description import Expression, Fetch, Load, operands
+from leporello.engine.gpu.schedule import Part, Register, Schedule, loads, uses
+from leporello.kernel.description import Expression, Fetch, Load
 
 
 class Registers:
@@ -36,7 +36,7 @@ class Registers:
 
     def _find_reads(self) -> None:
         for value, part, level, inner in values(self.schedule):
-            for load, inside in loads(self.schedule, value, part):
+            for load, inside in loads(self.schedule.scalars, value, part):
                 register = self.of(load, inside, inner)
                 if register is not None:
                     self.last_read[register] = max(level, self.last_read.get(register, 0))
@@ -92,19 +92,3 @@ def values(schedule: Schedule) -> Iterator[tuple[Expression, Part, int, bool]]:
     for total in schedule.totals:
         for part in total.parts:
             yield total.value, part, total.level, False
-
-
-def loads(schedule: Schedule, value: Expression, part: Part) -> Iterator[tuple[Load | Fetch, Part]]:
-    """The loads of an expression, with the part in which they are made; those of scalars are made by every unit."""
-    pending, seen = [value], set[int]()
-    while pending:
-        one = pending.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        pending += operands(one)
-        if isinstance(one, (Load, Fetch)):
-            if one.buffer in schedule.scalars:
-                yield from loads(schedule, schedule.scalars[one.buffer].value, scalar_part(part))
-            else:
-                yield one, part

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -379,36 +380,27 @@ class _Scheduler:
     # ---- levels
 
     def _level(self, value: Expression, part: Part, *, inner: bool = False) -> int:
-        """The level at which an expression can be computed, for the units of a part.
+        """The level at which an expression can be computed, for the units of a part; vectors it reads are noted.
 
         inner   whether it is inside loops over k0, k1, ...
         """
-        pending, seen, level = [value], set[int](), 0
-        while pending:
-            one = pending.pop()
-            if id(one) in seen:
+        level, vectors = 0, []
+        for load, inside in loads(self.scalars, value, part):
+            buffer = load.buffer
+            if buffer.place in ("read", "row", "fixed"):
                 continue
-            seen.add(id(one))
-            pending += operands(one)
-            if isinstance(one, (Load, Fetch)):
-                level = max(level, self._load_level(one, part, inner))
-        for vector in _gathers(value, self, part, inner):
+            if any(total.buffer is buffer for total in self.totals):
+                level = max(level, self.made[buffer])
+            elif isinstance(load, Load) and self.is_register(load, inside, inner):
+                level = max(level, self.stored.get((buffer, inside.space, self.places(load.index, inside)), 0))
+            else:
+                vector, there = self._gathered(buffer)
+                vectors.append(vector)
+                level = max(level, there)
+        for vector in vectors:
             self._read_at(vector, level)
             vector.by_units = True
         return level
-
-    def _load_level(self, load: Load | Fetch, part: Part, inner: bool) -> int:
-        buffer = load.buffer
-        if buffer.place in ("read", "row", "fixed"):
-            return 0
-        if buffer in self.scalars:
-            return self._level(self.scalars[buffer].value, scalar_part(part))
-        if any(total.buffer is buffer for total in self.totals):
-            return self.made[buffer]
-        if self.is_register(load, part, inner):
-            assert isinstance(load, Load)
-            return self.stored.get((buffer, part.space, self.places(load.index, part)), 0)
-        return self._gathered(buffer)[1]
 
     def is_register(self, load: Load | Fetch, part: Part, inner: bool) -> bool:
         """Whether a unit itself has stored what it reads."""
@@ -442,23 +434,20 @@ class _Scheduler:
         vector.first, vector.last = min(vector.first, level), max(vector.last, level)
 
 
-def _gathers(value: Expression, scheduler: _Scheduler, part: Part, inner: bool) -> list[Vector]:
-    """The vectors that an expression reads."""
-    pending, found, seen = [value], [], set[int]()
-    known = {total.buffer for total in scheduler.totals}
+def loads(scalars: dict[Buffer, Store], value: Expression, part: Part) -> Iterator[tuple[Load | Fetch, Part]]:
+    """The loads of an expression, with the part in which they are made; those of scalars are made by every unit."""
+    pending, seen = [value], set[int]()
     while pending:
         one = pending.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
         pending += operands(one)
-        if not isinstance(one, (Load, Fetch)) or one.buffer.place in ("read", "row", "fixed"):
-            continue
-        if one.buffer in scheduler.scalars:
-            found += _gathers(scheduler.scalars[one.buffer].value, scheduler, scalar_part(part), inner=False)
-        elif one.buffer not in known and not scheduler.is_register(one, part, inner):
-            found.append(scheduler._gathered(one.buffer)[0])
-    return found
+        if isinstance(one, (Load, Fetch)):
+            if one.buffer in scalars:
+                yield from loads(scalars, scalars[one.buffer].value, scalar_part(part))
+            else:
+                yield one, part
 
 
 def scalar_part(part: Part) -> Part:

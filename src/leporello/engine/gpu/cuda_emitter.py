@@ -18,7 +18,6 @@ from leporello.engine.gpu.registers import Registers
 from leporello.engine.gpu.schedule import Schedule, Statement, Total, Vector
 from leporello.kernel.description import Buffer
 
-
 FUNCTIONS_PLACE = "// (functions.cuh stands here)"  # in the libraries
 
 

@@ -17,9 +17,8 @@ import leporello as lp
 from leporello.engine.gpu.cuda_build import processors
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.driver import DeviceFunction, compile_text
-from leporello.engine.gpu.geometry import ROWS
 from leporello.engine.gpu.plans import candidates, clocks
-from leporello.engine.gpu.schedule import schedule_of
+from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import GPU_TARGET
 from leporello.engine.plan import Plan
 from leporello.kernel.description import Kernel
@@ -72,7 +71,7 @@ class Case:
     def run(self, text: KernelText, function: DeviceFunction, times: int = 5) -> float:
         """The median microseconds of a step."""
         geometry = text.geometry
-        groups = -(-self.batch // (ROWS * geometry.tiles))
+        groups = geometry.groups(self.batch)
         words = array("Q", [self.steps, self.batch, 0, groups])
         for place in ("state", "read", "row", "fixed", "next", "write"):
             words.extend(value.data_ptr() for value in self.tensors[place])

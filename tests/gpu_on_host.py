@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,8 @@ from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import Geometry
 from leporello.engine.gpu.runner import GpuRunner
-from leporello.engine.gpu.schedule import Schedule, schedule_of
+from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import is_drawn_in
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.engine.targets import register
@@ -35,14 +36,14 @@ FOLDER = Path(tempfile.gettempdir()) / f"leporello-gpu-on-host-{os.getuid()}"
 
 @dataclass(frozen=True)
 class HostBuilder:
-    """Builds for the host, with one geometry for all kernels."""
+    """Builds for the host, with one geometry for all kernels, but for the number of their heads."""
 
     shape: Geometry
 
     def build(
         self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: object
     ) -> HostKernel:
-        text = KernelText(schedule, self.shape)
+        text = KernelText(schedule, replace(self.shape, heads=schedule.heads))
         return HostKernel(text, compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
 
     def enter(self, values: object) -> None:

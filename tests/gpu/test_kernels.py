@@ -11,6 +11,7 @@ from torch import Tensor
 
 import leporello as lp
 from tests.cells.examples import EXAMPLES, shaken
+from tests.engine.gpu.heads import HeadsLSTM
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,6 +81,12 @@ def test_every_batch(batch: int) -> None:
 def test_every_dtype(kind: str, dtype: torch.dtype) -> None:
     lengths = torch.arange(16) % 9 + 1
     check(getattr(lp, kind)(48, 96), 48, 16, dtype, lengths=lengths)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_heads_with_groups_of_their_own(dtype: torch.dtype) -> None:
+    check(HeadsLSTM(48, 12, 64), 48, 16, dtype)
+    check(HeadsLSTM(48, 3, 17), 48, 5, dtype)
 
 
 def test_float32_may_use_tf32_where_torch_does() -> None:

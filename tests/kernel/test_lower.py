@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.kernel.description import Pointwise
+from leporello.kernel.description import Pointwise, Product
 from leporello.rewrite import differentiate
 from tests.cells.examples import EXAMPLES, FEW, shaken
+from tests.engine.gpu.kernels import kernels_of
 from tests.engine.steps import TABLES, Step
 from tests.engine.test_coverage import Many
 from tests.kernel.lowered import assert_lowered_equals_graph, insides_of
@@ -51,3 +52,21 @@ def test_a_value_has_one_type_in_memory_in_arithmetic_and_in_sums(name: str, dty
             assert {(buffer.dtype, buffer.arithmetic) for buffer in buffers} == {(dtype, dtype)}
             sums = [block for block in kernel.blocks if not isinstance(block, Pointwise)]
             assert {block.accumulation for block in sums} == {dtype}
+
+
+class Viewed(lp.Cell):
+    """The state is multiplied head by head, and the backward sweep reads the view again."""
+
+    def __init__(self) -> None:
+        super().__init__(h=6)
+        self.R = torch.nn.Parameter(torch.randn(2, 3, 3))
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.tanh(x + (h.view(-1, 2, 1, 3) @ self.R).flatten(1))
+        return h, h
+
+
+def test_a_product_reads_a_view_of_a_state_where_the_state_is() -> None:
+    kernels = kernels_of(Viewed(), 6, torch.float32)
+    products = [block for block in kernels[0].blocks if isinstance(block, Product)]
+    assert [product.left.place for product in products] == ["state"]

@@ -255,9 +255,11 @@ class Lowering:
             sizes = features(node)
             indices = self.variables(sizes)
             value = expression_of(self, node, self.with_rows(node, indices))
-            buffers = self._buffers_for(node)
-            self._add_loops(sizes, [Store(buffer, row_major(indices, sizes), value) for buffer in buffers])
+            buffers, contiguous = self._buffers_for(node), row_major(indices, sizes)
+            self._add_loops(sizes, [Store(buffer, contiguous, value) for buffer in buffers])
             self.memory[node] = buffers[0]
+            if isinstance(value, Load) and value.buffer.place in ("state", "read") and value.index == contiguous:
+                self.memory[node] = value.buffer  # a view is read where its source is
         self.ranges = outer_ranges
 
     def _add_total(self, node: fx.Node, buffer: Buffer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,9 +11,10 @@ import leporello as lp
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.driver import compile_text, nvrtc_refusal
 from leporello.engine.gpu.geometry import Geometry
-from leporello.engine.gpu.schedule import schedule_of
+from leporello.engine.gpu.scheduler import schedule_of
 from leporello.errors import EngineRefusal
 from tests.cells.examples import EXAMPLES
+from tests.engine.gpu.heads import HeadsLSTM
 from tests.engine.gpu.kernels import kernels_of
 from tests.nets.twins import thoroughly
 
@@ -38,6 +41,12 @@ def test_an_lstm_compiles(shape: str, dtype: torch.dtype, architecture: str) -> 
     if shape == "a cluster" and architecture == "sm_80":
         pytest.skip("clusters came with sm_90")
     compile_all(lp.LSTM(16, 64), 16, dtype, SHAPES[shape], architecture)
+
+
+@pytest.mark.slow
+def test_heads_compile() -> None:
+    for shape in ("one block", "a cluster"):
+        compile_all(HeadsLSTM(16, 12, 64), 16, torch.bfloat16, replace(SHAPES[shape], heads=12), "sm_90")
 
 
 @pytest.mark.slow

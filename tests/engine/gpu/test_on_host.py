@@ -9,6 +9,7 @@ import torch
 
 import leporello as lp
 from tests.cells.examples import EXAMPLES, shaken
+from tests.engine.gpu.heads import HeadsLSTM
 from tests.gpu_on_host import SHAPES
 from tests.nets.twins import thoroughly
 
@@ -100,6 +101,14 @@ class TwoProducts(lp.Cell):
 @pytest.mark.parametrize("engine", ["gpu-host-cluster", *thoroughly("gpu-host-block", "gpu-host-grid")])
 def test_a_product_of_a_fresh_value(engine: str) -> None:
     assert lp.check_gradients(lp.Recurrent(TwoProducts(), engine=engine), X, lengths=LENGTHS).ok
+
+
+@pytest.mark.parametrize("heads", [2, *thoroughly(3)])
+@pytest.mark.parametrize("engine", ["gpu-host-cluster", *thoroughly("gpu-host-block", "gpu-host-grid")])
+def test_heads_with_groups_of_their_own(engine: str, heads: int) -> None:
+    for size in (5, 8):  # with and without whole pieces of 16 bytes
+        net = lp.Recurrent(HeadsLSTM(3, heads, size), engine=engine)
+        assert lp.check_gradients(net, X, lengths=LENGTHS, resets=RESETS).ok
 
 
 class MixedNorm(lp.Cell):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,8 +11,10 @@ import leporello as lp
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import Geometry, tilings
 from leporello.engine.gpu.plans import candidates
-from leporello.engine.gpu.schedule import Schedule, schedule_of
+from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.scheduler import schedule_of
 from leporello.errors import EngineRefusal
+from tests.engine.gpu.heads import HeadsLSTM
 from tests.engine.gpu.kernels import kernels_of
 
 
@@ -58,6 +62,28 @@ def test_a_small_net_is_one_block_and_a_large_one_is_not() -> None:
 def test_clusters_are_not_used_where_there_are_none() -> None:
     shapes = {text.geometry.exchange for text in candidates(schedules("LSTM", 256)[0], 16, 108, False, 8)}
     assert "cluster" not in shapes
+
+
+def test_heads_have_groups_of_blocks_of_their_own() -> None:
+    forward, backward = [schedule_of(kernel) for kernel in kernels_of(HeadsLSTM(6, 3, 16), 6, torch.bfloat16)]
+    assert (forward.heads, backward.heads) == (3, 3)
+    assert (forward.levels, backward.levels) == (1, 2)  # a unit has its four gates from the product, wherever they are
+    text = candidates(forward, 20, 132, True)[0]
+    assert text.geometry.heads == 3
+    assert text.geometry.groups(20) % 3 == 0
+    assert text.inputs.ringed  # the gates of a head are neighbours in memory
+
+
+class MixedHeads(HeadsLSTM):
+    """Every unit reads the largest of all: heads depend on each other."""
+
+    def forward(self, x: torch.Tensor, state: Any) -> Any:
+        h, c = state
+        return super().forward(x, (h * h.amax(1, keepdim=True), c))
+
+
+def test_heads_that_read_each_other_share_their_blocks() -> None:
+    assert schedule_of(kernels_of(MixedHeads(6, 3, 8), 6, torch.float32, gradient=False)[0]).heads == 1
 
 
 def test_what_does_not_fit_on_the_chip_is_refused() -> None:

@@ -9,7 +9,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import torch
@@ -118,8 +118,7 @@ class CudaBuilder:
                 if repeat:  # the first run loads the kernel
                     times[index] = min(times[index], start.elapsed_time(end))
         fastest = kernels[times.index(min(times))]
-        geometry = fastest.text.geometry
-        write_kept(kept, json.dumps([geometry.exchange, geometry.blocks, geometry.tiles, geometry.threads]).encode())
+        write_kept(kept, json.dumps(astuple(fastest.text.geometry)).encode())
         return fastest
 
     def _choice_path(self, schedule: Schedule, batch: int, exact: bool, device: torch.device) -> Path:

@@ -44,6 +44,7 @@ class KernelText:
         macros = {
             "BLOCKS": self.geometry.blocks,
             "TILES": self.geometry.tiles,
+            "HEADS": self.geometry.heads,
             "THREADS": self.geometry.threads,
             "WORDS": self.memory.word_count,
             "EXCHANGE": EXCHANGES.index(self.geometry.exchange),
@@ -176,7 +177,8 @@ class KernelText:
         found = [*(one.part.space for one in statements), *(total.parts[0].space for total in totals)]
         for multiplication in self.schedule.multiplications:
             if multiplication.level == level:
-                for _, space, _ in multiplication.products:
+                for result in multiplication.results:
+                    space = result.space
                     kept = self.registers.products_at(level, space)
                     found += [space for register in kept if register in self.registers.names]
         found += [state[1] for state in self.registers.states if self.registers.carried_at(level, state[1])]

@@ -1,6 +1,6 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
-// memory. Defined before this text: BLOCKS, TILES, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
+// memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -25,7 +25,8 @@ typedef unsigned long uint64_t;
 struct Given { u64 word[WORDS]; };
 struct Block {
     int rank;      // in its group
-    long group;    // of rows, counted over all launches of a call
+    int head;      // of the group, where heads have groups of their own
+    long group;    // counted over all launches of a call: the heads of the same rows are neighbours
     long first;    // row
     char *shared;
     u32 base;      // address of shared memory
@@ -93,7 +94,8 @@ struct Machine {
     METHOD Machine(const Given &given, char *shared) : given(given) {
         block.rank = blockIdx.x % BLOCKS;
         block.group = blockIdx.x / BLOCKS + (long)given.word[2];
-        block.first = block.group * (TILES * 8);
+        block.head = (int)(block.group % HEADS);
+        block.first = block.group / HEADS * (TILES * 8);
         block.shared = shared;
         block.base = address_of(shared);
     }
@@ -261,13 +263,13 @@ INLINE void mma(int type, float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
 
 // 16 bytes of a matrix for one row of the result and one chunk of the vector, as bits
 template <class W, class V>
-static __device__ __noinline__ uint4 weights(const Given &given, int rank, int row, int chunk) {
+static __device__ __noinline__ uint4 weights(const Given &given, int head, int rank, int row, int chunk) {
     u32 v[4] = {0, 0, 0, 0};
     const int from = chunk / V::CHUNK_COUNT, index = chunk % V::CHUNK_COUNT * V::PER;
     if (from < BLOCKS && row < W::ROWS)
 UNROLL
         for (int i = 0; i < V::PER; i++) {
-            const float w = W::element(given, rank, row, from, index + i);
+            const float w = W::element(given, head, rank, row, from, index + i);
             if (V::KIND == F32) v[i] = EXACT ? bits_of_float(w) : tf32(w);
             else v[i / 2] |= (u32)(V::KIND == BF16 ? to_bf16(w) : to_f16(w)) << (16 * (i % 2));
         }
@@ -287,7 +289,7 @@ UNROLL
 UNROLL
             for (int k = 0; k < PIECES; k++) {
                 const int row = (wm * MTW + i) * 16 + (lane >> 2), chunk = (wk * PIECES + k) * 4 + (lane & 3);
-                const uint4 lo = weights<W, V>(m.given, m.block.rank, row, chunk), hi = weights<W, V>(m.given, m.block.rank, row + 8, chunk);
+                const uint4 lo = weights<W, V>(m.given, m.block.head, m.block.rank, row, chunk), hi = weights<W, V>(m.given, m.block.head, m.block.rank, row + 8, chunk);
                 if (k < KEPT) {
                     u32(&to)[8] = a[i][k < KEPT ? k : 0];
                     to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;
@@ -394,7 +396,7 @@ UNROLL
             for (int k = 0; k < PIECES; k++) {
                 const int t = warp * MTW + i, owner = t / PER_OWNER, row = t % PER_OWNER * 16 + (lane >> 2), mine = k * 4 + (lane & 3);
                 const int chunk = owner < BLOCKS && mine < V::CHUNK_COUNT ? m.block.rank * V::CHUNK_COUNT + mine : BLOCKS * V::CHUNK_COUNT;
-                const uint4 lo = weights<W, V>(m.given, owner, row, chunk), hi = weights<W, V>(m.given, owner, row + 8, chunk);
+                const uint4 lo = weights<W, V>(m.given, m.block.head, owner, row, chunk), hi = weights<W, V>(m.given, m.block.head, owner, row + 8, chunk);
                 if (k < KEPT) {
                     u32(&to)[8] = a[i][k < KEPT ? k : 0];
                     to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;

@@ -24,15 +24,17 @@ class Geometry:
     blocks     that share the units of a group of rows
     tiles      of eight rows, in a group
     threads    of a block
+    heads      that have groups of blocks of their own (Schedule.heads); 1 where all units share one
     """
 
     exchange: str
     blocks: int
     tiles: int
     threads: int = 256
+    heads: int = 1
 
     def __str__(self) -> str:
-        rows = f"{ROWS * self.tiles} rows of the batch"
+        rows = f"{ROWS * self.tiles} rows of the batch" + (" of one head" if self.heads > 1 else "")
         if self.blocks == 1:
             return f"one block of {self.threads} threads takes {rows}"
         how = "a cluster of" if self.exchange == "cluster" else "through L2," if self.exchange == "grid" else ""
@@ -40,7 +42,15 @@ class Geometry:
 
     def own(self, space: int) -> int:
         """The units of a space that a block has."""
-        return -(-space // self.blocks)
+        return -(-self.in_head(space) // self.blocks)
+
+    def in_head(self, space: int) -> int:
+        """The units of a space that a group of blocks has."""
+        return space // self.heads
+
+    def groups(self, batch: int) -> int:
+        """The groups of blocks that take all rows of a batch through all steps."""
+        return -(-batch // (ROWS * self.tiles)) * self.heads
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ def is_scattered(schedule: Schedule, multiplication: Multiplication, geometry: G
     shared = sum(other.vector is vector for other in schedule.multiplications) > 1
     if geometry.exchange == "block" or vector.state is not None or vector.by_units or shared:
         return False
-    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    rows = multiplication.rows(geometry.own)
     return -(-rows // 16) * 16 < 0.75 * chunks_of(vector, geometry) * per_chunk(vector)
 
 
@@ -122,7 +132,7 @@ def tilings(schedule: Schedule, geometry: Geometry) -> list[Tiling]:
 
 
 def _scattered_tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:
-    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    rows = multiplication.rows(geometry.own)
     pieces, warps = -(-chunks_of(multiplication.vector, geometry) // 4), geometry.threads // 32
     tiles16 = -(-rows // 16)
     words = tiles16 * (64 if per_chunk(multiplication.vector) == 8 else 128)
@@ -133,10 +143,10 @@ def _scattered_tiling(multiplication: Multiplication, geometry: Geometry, regist
 
 
 def _tiling(multiplication: Multiplication, geometry: Geometry, registers: int) -> Tiling:
-    rows = sum(geometry.own(space) * parts for _, space, parts in multiplication.products)
+    rows = multiplication.rows(geometry.own)
     pieces = -(-chunks_of(multiplication.vector, geometry) * geometry.blocks // 4)
     warps = geometry.threads // 32
-    outputs = sum(parts for _, _, parts in multiplication.products)
+    outputs = sum(result.parts for result in multiplication.results)
     best: tuple[float, Tiling] | None = None
     over_rows = 1
     while over_rows <= warps:

@@ -18,7 +18,7 @@ typedef uint64_t u64;
 
 struct Given { u64 word[WORDS]; };
 struct Block {
-    int rank;
+    int rank, head;
     long group, first;
     char *shared;
 };
@@ -50,7 +50,7 @@ struct Machine {
     Machine(const Given &given, long groups, long bytes) : threads(groups * BLOCKS * THREADS), memory(groups * BLOCKS * bytes, (char)0xff), given(given) {
         for (long i = 0; i < groups * BLOCKS; i++) {
             const long group = i / BLOCKS + (long)given.word[2];
-            blocks.push_back({(int)(i % BLOCKS), group, group * TILES * 8, memory.data() + i * bytes});
+            blocks.push_back({(int)(i % BLOCKS), (int)(group % HEADS), group, group / HEADS * TILES * 8, memory.data() + i * bytes});
         }
     }
     template <class F> void each(F f) {
@@ -110,11 +110,11 @@ struct Multiply {
     static const int HALF = WK * 8 * PITCH * 4, INNER = BLOCKS * V::CHUNK_COUNT * V::PER;
     std::vector<float> values;
     template <class M> void load(M &m) {
-        for (int rank = 0; rank < BLOCKS; rank++)
+        for (int at = 0; at < HEADS * BLOCKS; at++)
             for (int row = 0; row < W::ROWS; row++)
                 for (int k = 0; k < INNER; k++) {
                     const int chunk = k / V::PER;
-                    const float w = W::element(m.given, rank, row, chunk / V::CHUNK_COUNT, k % (V::CHUNK_COUNT * V::PER));
+                    const float w = W::element(m.given, at / BLOCKS, at % BLOCKS, row, chunk / V::CHUNK_COUNT, k % (V::CHUNK_COUNT * V::PER));
                     values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
                 }
     }
@@ -127,7 +127,7 @@ struct Multiply {
                     vector[k] = V::KIND == F32 && !EXACT ? tf32(v) : v;
                 }
                 for (int at = 0; at < W::ROWS; at++) {
-                    const float *w = values.data() + ((long)b.rank * W::ROWS + at) * INNER;
+                    const float *w = values.data() + ((long)(b.head * BLOCKS + b.rank) * W::ROWS + at) * INNER;
                     float *out = (float *)(b.shared + OUT + half * HALF) + row * PITCH + at, s = 0.0f;
                     for (int k = 0; k < INNER; k++) s += w[k] * vector[k];
                     for (int part = 1; part < WK; part++) out[part * 8 * PITCH] = 0.0f;
@@ -149,12 +149,12 @@ struct Scatter {
     template <class M> static void begin(M &m) {
         for (Block &b : m.blocks) memset(b.shared + STAGED, 0, TILES * PIECES * 512);
     }
-    std::vector<float> values;  // [to][row][from][index]
+    std::vector<float> values;  // [head][to][row][from][index]
     template <class M> void load(M &m) {
-        for (int to = 0; to < BLOCKS; to++)
+        for (int to = 0; to < HEADS * BLOCKS; to++)
             for (int row = 0; row < UNITS; row++)
                 for (int k = 0; k < BLOCKS * LONG; k++) {
-                    const float w = row < W::ROWS ? W::element(m.given, to, row, k / LONG, k % LONG) : 0.0f;
+                    const float w = row < W::ROWS ? W::element(m.given, to / BLOCKS, to % BLOCKS, row, k / LONG, k % LONG) : 0.0f;
                     values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
                 }
     }
@@ -178,7 +178,7 @@ struct Scatter {
                 }
                 for (Block &to : m.blocks)
                     for (int unit = 0; unit < UNITS && to.group == b.group; unit++) {
-                        const float *w = values.data() + (((long)to.rank * UNITS + unit) * BLOCKS + b.rank) * LONG;
+                        const float *w = values.data() + (((long)(to.head * BLOCKS + to.rank) * UNITS + unit) * BLOCKS + b.rank) * LONG;
                         float s = 0.0f;
                         for (int k = 0; k < LONG; k++) s += w[k] * v[k];
                         const u32 bits = V::KIND == F32 ? bits_of_float(s) : V::KIND == BF16 ? to_bf16(s) : to_f16(s);

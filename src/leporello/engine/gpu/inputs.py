@@ -19,6 +19,9 @@ RING_BYTES = 48 * 1024  # of inputs of four steps; where that does not suffice, 
 MOST_HELD = 16  # numbers of invariants that a thread keeps in registers
 
 Input = tuple[Buffer, int, Places]  # a buffer, the space of the units that read it, and where each reads
+Distance = tuple[
+    int, int
+]  # from a unit's element to the next one's, 0 or 1; from a head's first one to the next head's
 
 
 class Inputs:
@@ -27,7 +30,7 @@ class Inputs:
     ringed       sequences of which a block reads whole pieces of 16 bytes, with where they are in a stage of the ring
     fetched      other sequences, with the names of registers
     held         invariants, with the names of registers
-    cursors      names of addresses, by buffer, space, and distance from one unit's element to the next one's: 0 or 1
+    cursors      names of addresses, by buffer, space, and the distance from one unit's element to the next one's
     stage_bytes  of one step in the ring, for one tile
     ring_steps   stages of the ring
     members      of the struct `Thread`, as C++
@@ -38,7 +41,7 @@ class Inputs:
         self.ringed: dict[Input, int] = {}
         self.fetched: dict[Input, str] = {}
         self.held: dict[Input, str] = {}
-        self.cursors: dict[tuple[Buffer, int, int], str] = {}
+        self.cursors: dict[tuple[Buffer, int, Distance], str] = {}
         self.members: list[str] = []
         self.stage_bytes = 0
         for statement in schedule.statements:
@@ -80,8 +83,21 @@ class Inputs:
     def _in_pieces(self, buffer: Buffer, space: int, places: Places) -> bool:
         """Whether a block reads neighbouring elements of a sequence, in whole pieces of 16 bytes."""
         per = 16 // buffer.dtype.itemsize
-        sizes = (self.geometry.own(space), int(buffer.count), places[0], space)
-        return _stride(places) == 1 and all(size % per == 0 for size in sizes)
+        distance = self.distance(places)
+        if distance is None or distance[0] != 1:
+            return False
+        sizes = (self.geometry.own(space), int(buffer.count), places[0], self.geometry.in_head(space), distance[1])
+        return all(size % per == 0 for size in sizes)
+
+    def distance(self, places: Places) -> Distance | None:
+        """How positions of neighbouring units differ, if they do so in the same way in each head."""
+        in_head = self.geometry.in_head(len(places))
+        stride = places[1] - places[0] if in_head > 1 else 0
+        head_step = places[in_head] - places[0] if len(places) > in_head else 0
+        if stride not in (0, 1):
+            return None
+        wanted = (places[0] + u // in_head * head_step + u % in_head * stride for u in range(len(places)))
+        return (stride, head_step) if all(a == b for a, b in zip(places, wanted, strict=True)) else None
 
     @property
     def ring_slots(self) -> int:
@@ -92,10 +108,10 @@ class Inputs:
 
     def _add_cursor(self, buffer: Buffer, space: int, places: Places) -> None:
         """Let threads keep the address of a sequence, where neighbouring units have neighbouring elements or one."""
-        stride = _stride(places)
-        if stride is None or (buffer, space, stride) in self.cursors:
+        distance = self.distance(places)
+        if distance is None or (buffer, space, distance) in self.cursors:
             return
-        name = self.cursors[buffer, space, stride] = f"at_{len(self.cursors)}"
+        name = self.cursors[buffer, space, distance] = f"at_{len(self.cursors)}"
         constant = "const " if buffer.place == "read" else ""
         text = f"{constant}{STORAGE[buffer.dtype]} *{name}"
         self.members.append(f"{text};" if self._is_one(space) else f"{text}[{elements_of(space, self.geometry)}];")
@@ -107,11 +123,11 @@ class Inputs:
 
     def at_cursor(self, buffer: Buffer, space: int, places: Places) -> str | None:
         """The element of a sequence that a thread reads or writes at its present step; None where it has no cursor."""
-        stride = _stride(places)
-        if stride is None or (buffer, space, stride) not in self.cursors:
+        distance = self.distance(places)
+        if distance is None or (buffer, space, distance) not in self.cursors:
             return None
         own, threads = self.geometry.own(space), self.geometry.threads
-        name, offset = self.cursors[buffer, space, stride], places[0]
+        name, offset, stride = self.cursors[buffer, space, distance], places[0], distance[0]
         if not self._is_one(space):
             return f"t.{name}[j][tile * {8 * buffer.count} + {offset}]"
         if elements_of(space, self.geometry) == 1:
@@ -161,8 +177,8 @@ class InputWriter:
 
     def _begin(self, depth: int) -> None:
         by_space: dict[int, list[str]] = {}
-        for (buffer, space, stride), name in self.inputs.cursors.items():
-            unit = " + unit" * stride
+        for (buffer, space, distance), name in self.inputs.cursors.items():
+            unit = _from_first("mine", distance)
             pointer = f"{self.memory.pointer(buffer)} + ({self.begin} + b.first + row) * {buffer.count}{unit}"
             one = self.inputs._is_one(space)
             text = f"if (j == 0) t.{name} = {pointer};" if one else f"t.{name}[j] = {pointer};"
@@ -186,13 +202,14 @@ class InputWriter:
             per = 16 // size
             pieces, across = ROWS * own // per, own // per
             lines.emit(f"if (x >= {first} && x < {first + pieces}) {{", depth + 1)
-            unit = f"b.rank * {own} + (x - {first}) % {across} * {per}"
-            lines.emit(f"const int row = (x - {first}) / {across}, unit = {unit};", depth + 2)
-            at = f"({self.begin} + b.first + row) * {buffer.count} + {places[0]} + unit"
+            mine = f"b.rank * {own} + (x - {first}) % {across} * {per}"
+            lines.emit(f"const int row = (x - {first}) / {across}, mine = {mine};", depth + 2)
+            unit = _from_first("mine", self.inputs.distance(places) or (1, 0))
+            at = f"({self.begin} + b.first + row) * {buffer.count} + {places[0]}{unit}"
             lines.emit(f"t.ring_from[i] = (const char *)({self.memory.pointer(buffer)} + {at});", depth + 2)
             lines.emit(f"t.ring_next[i] = {self.sign}batch * {buffer.count * size};", depth + 2)
             lines.emit(f"t.ring_tile[i] = {8 * buffer.count * size};", depth + 2)
-            lines.emit(f"t.ring_row[i] = unit < {space} ? row : 1 << 30;", depth + 2)
+            lines.emit(f"t.ring_row[i] = mine < {self.geometry.in_head(space)} ? row : 1 << 30;", depth + 2)
             lines.emit("}", depth + 1)
             first += pieces
         lines.emit("}", depth)
@@ -273,8 +290,7 @@ def from_storage(buffer: Buffer, text: str) -> str:
     return FROM_STORAGE.get(buffer.dtype, "{0}").format(text)
 
 
-def _stride(places: Places) -> int | None:
-    """1 where neighbouring units have neighbouring elements, 0 where all have one, None elsewhere."""
-    if all(place == places[0] for place in places):
-        return 0
-    return 1 if all(place == places[0] + unit for unit, place in enumerate(places)) else None
+def _from_first(mine: str, distance: Distance) -> str:
+    """The way from a sequence's first element of a part to that of a unit, `mine` of its head."""
+    stride, head_step = distance
+    return (f" + b.head * {head_step}" if head_step else "") + f" + {mine}" * stride

@@ -205,9 +205,9 @@ class LevelWriter:
         own = self.geometry.own(space)
         for index, multiplication in enumerate(self.schedule.multiplications):
             begin = 0
-            for block, block_space, parts in multiplication.products:
-                if block.out is buffer:
-                    row = begin + places[0] // space * own
+            for result in multiplication.results:
+                if result.product.out is buffer:
+                    row = begin + result.places.index(places) * own
                     return f"w{index}.sum(b, (int)((step * TILES + tile) & 1), row, {row} + own)"
-                begin += self.geometry.own(block_space) * parts
+                begin += self.geometry.own(result.space) * result.parts
         raise AssertionError(f"no product gives {buffer.name}")

@@ -50,18 +50,20 @@ class Lines:
         self.emit("UNROLL", depth)
         self.emit(f"for (int j = 0; j < {elements_of(space, geometry)}; j++) {{", depth)
         element = f"const int e = thread + j * THREADS, row = e / {own}, own = e % {own}"
-        self.emit(f"{element}, unit = b.rank * {own} + own;", depth + 1)
+        mine = f"b.rank * {own} + own"
+        before_head = f"b.head * {geometry.in_head(space)} + " if geometry.heads > 1 else ""
+        self.emit(f"{element}, mine = {mine}, unit = {before_head}mine;", depth + 1)
         all_exist = unconditional or count % geometry.threads == 0
         if not all_exist:
             self.emit(f"if (e < {count}) {{", depth + 1)
         self.emit("const long n = b.first + tile * 8 + row;", depth + 1)
         self.emit("const bool live = n < batch;", depth + 1)
-        self.emit("(void)live, (void)own;", depth + 1)
+        self.emit("(void)live, (void)own, (void)unit;", depth + 1)
         for line in before:
             self.emit(line, depth + 1)
-        whole = unconditional or own * geometry.blocks == space
+        whole = unconditional or own * geometry.blocks == geometry.in_head(space)
         if not whole:
-            self.emit(f"if (unit < {space}) {{", depth + 1)
+            self.emit(f"if (mine < {geometry.in_head(space)}) {{", depth + 1)
         for line in lines:
             self.emit(line, depth + (1 if whole else 2))
         if not whole:

@@ -34,7 +34,9 @@ COSTS = {
 def geometries(schedule: Schedule, batch: int, processors: int, clusters: bool) -> Iterator[Geometry]:
     """All geometries that make sense for a batch."""
     tiles_all = -(-batch // ROWS)
-    largest = max([1, *(v.space for v in schedule.vectors), *(one.part.space for one in schedule.statements)])
+    heads = schedule.heads
+    spaces = [*(v.space for v in schedule.vectors), *(one.part.space for one in schedule.statements)]
+    largest = max([1, *spaces]) // heads
     counts = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
     for tiles in (1, 2, 3, 4, 6, 8):
         if tiles > tiles_all or tiles > MAX_TILES:
@@ -43,14 +45,14 @@ def geometries(schedule: Schedule, batch: int, processors: int, clusters: bool) 
             if blocks > largest or blocks > processors:
                 break
             if blocks == 1:
-                yield Geometry("block", 1, tiles)
+                yield Geometry("block", 1, tiles, heads=heads)
             elif schedule.independent:
-                yield Geometry("block", blocks, tiles)
+                yield Geometry("block", blocks, tiles, heads=heads)
             else:
                 if clusters and blocks <= 16:
-                    yield Geometry("cluster", blocks, tiles)
+                    yield Geometry("cluster", blocks, tiles, heads=heads)
                 if blocks >= 16:
-                    yield Geometry("grid", blocks, tiles)
+                    yield Geometry("grid", blocks, tiles, heads=heads)
 
 
 def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) -> float | None:
@@ -61,7 +63,7 @@ def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) 
     sent = {}  # scattered vectors, with their bytes
     for multiplication, tiling in zip(schedule.multiplications, tilings(schedule, geometry), strict=True):
         own = tiling.tiles_of_warp(geometry)
-        results = sum(parts * elements_of(space, geometry) for _, space, parts in multiplication.products)
+        results = sum(result.parts * elements_of(result.space, geometry) for result in multiplication.results)
         cost += tiles * own * tiling.pieces * (geometry.threads / 256) * 2 * COSTS["piece of a tile"]
         cost += tiles * own * (tiling.pieces - tiling.kept) * COSTS["piece in shared memory"]
         cost += tiles * tiling.pieces * COSTS["piece of a vector"]
@@ -87,7 +89,7 @@ def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) 
 
 def _waves(geometry: Geometry, batch: int, processors: int) -> int:
     """How often the chip is filled with groups."""
-    groups = -(-batch // (ROWS * geometry.tiles))
+    groups = geometry.groups(batch)
     room = processors // geometry.blocks
     if geometry.exchange == "cluster" and geometry.blocks in CLUSTERS:
         room = CLUSTERS[geometry.blocks] * processors // 132

@@ -72,11 +72,11 @@ class Registers:
     def products_at(self, level: int, space: int) -> list[Register]:
         """The results of the products of a level, in the units of a space."""
         return [
-            (block.out, space, tuple(range(part * space, (part + 1) * space)))
+            (result.product.out, space, places)
             for multiplication in self.schedule.multiplications
-            for block, own_space, parts in multiplication.products
-            for part in range(parts)
-            if multiplication.level == level and own_space == space
+            for result in multiplication.results
+            for places in result.places
+            if multiplication.level == level and result.space == space
         ]
 
 

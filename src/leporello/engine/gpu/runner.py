@@ -125,7 +125,7 @@ class GpuRunner:
     def _launch(self, built: Built, addresses: list[int], steps: int, batch: int, device: torch.device) -> None:
         text = built.text
         geometry = text.geometry
-        groups = -(-batch // (ROWS * geometry.tiles))
+        groups = geometry.groups(batch)
         words = array("Q", [steps, batch, 0, groups])
         words.extend(addresses)
         workspace = None  # held until the launch is queued: torch's allocator then orders its reuse

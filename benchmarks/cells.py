@@ -64,6 +64,54 @@ class Agent(lp.Cell):
         return self.head(e + h), h
 
 
+class MultiplicativeLSTM(lp.Cell):
+    """The state times what the input says goes into the gates (Krause et al. 2016): two dependent products."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(h=hidden, c=hidden)
+        self.M, self.N = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden, bias=False)
+        self.U, self.W = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, c = state
+        i, f, o, g = (self.U(x) + self.W(self.M(x) * self.N(h))).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+
+class ThreeProducts(lp.Cell):
+    """A step that is a small network of three layers."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(h=hidden)
+        self.U, self.A = nn.Linear(inputs, hidden), nn.Linear(hidden, hidden, bias=False)
+        self.B, self.C = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        inner = torch.relu(self.B(torch.tanh(self.U(x) + self.A(h))))
+        h = 0.5 * h + 0.5 * torch.tanh(self.C(inner))
+        return h, h
+
+
+class TwelveHeads(lp.Cell):
+    """An LSTM of twelve heads, each with a recurrent matrix of its own."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__(h=hidden, c=hidden)
+        self.U, size = nn.Linear(inputs, 4 * hidden), hidden // 12
+        self.R = nn.Parameter(torch.randn(12, size, 4 * size) / size**0.5)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, c = state
+        across = (h.view(h.shape[0], 12, 1, -1) @ self.R).squeeze(2)
+        gates = (self.U(x).view(h.shape[0], 12, -1) + across).chunk(4, 2)
+        i, f, g, o = (gate.flatten(1) for gate in gates)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, (h, c)
+
+
 # one row a cell, by inputs and hidden units; where a cell has outputs, they are as many as the hidden units
 CELLS: dict[str, Callable[[int, int], lp.Cell]] = {
     "RNN": lp.RNN,
@@ -77,6 +125,9 @@ CELLS: dict[str, Callable[[int, int], lp.Cell]] = {
     "FastSlow": FastSlow,
     "AdaptiveRate": AdaptiveRate,
     "Agent": Agent,
+    "MultiplicativeLSTM": MultiplicativeLSTM,
+    "ThreeProducts": ThreeProducts,
+    "TwelveHeads": TwelveHeads,
     **{name: make for name, (make, _, _) in WILD.items()},
 }
 

@@ -12,6 +12,7 @@ from benchmarks.suites import (
     forced,
     generating,
     gpu,
+    gpu_own,
     growth,
     memory,
     methods,
@@ -41,5 +42,6 @@ SUITES: tuple[Suite, ...] = tuple(
         training,
         generating,
         gpu,
+        gpu_own,
     )
 )

@@ -21,13 +21,15 @@ SIZES = (Size(64, 32, 64, 64), Size(128, 32, 256, 256), Size(1024, 16, 64, 64), 
 def lengths(exercise: Exercise) -> dict[str, Any]:
     """Rows of any length from 1 on."""
     length, batch = exercise.inputs.shape[:2]
-    return {"lengths": torch.randint(1, length + 1, (batch,), generator=torch.Generator().manual_seed(2))}
+    values = torch.randint(1, length + 1, (batch,), generator=torch.Generator().manual_seed(2))
+    return {"lengths": values.to(exercise.inputs.device)}
 
 
 def resets(exercise: Exercise) -> dict[str, Any]:
     """One step in fifty begins anew."""
     length, batch = exercise.inputs.shape[:2]
-    return {"resets": torch.rand(length, batch, generator=torch.Generator().manual_seed(3)) < 0.02}
+    chosen = torch.rand(length, batch, generator=torch.Generator().manual_seed(3)) < 0.02
+    return {"resets": chosen.to(exercise.inputs.device)}
 
 
 ARGUMENTS = {"lengths": lengths, "resets": resets}

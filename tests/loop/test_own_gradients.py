@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
+from leporello.errors import EngineRefusal
 from leporello.loop.own_gradients import has_own_gradients, without_own_gradients
 from leporello.loop.text import text_of
 from leporello.view.folded_loop import loop_from
+from tests.errors.said import said
 from tests.nets.twins import ENGINES, close
 
 
@@ -55,6 +57,21 @@ class ItsResult(torch.autograd.Function):
     def backward(ctx, gradient):
         (result,) = ctx.saved_tensors
         return 0.9 * gradient * result
+
+
+class Heaviside(torch.autograd.Function):
+    """Its forward, of which the backward reads a value in the middle, has no derivative in torch."""
+
+    @staticmethod
+    def forward(ctx, v):
+        ctx.save_for_backward(v)
+        ctx.twice = 2 * torch.heaviside(v, torch.zeros_like(v))
+        return torch.heaviside(v, torch.zeros(1).to(v))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (v,) = ctx.saved_tensors
+        return gradient / (1 + (3 + ctx.twice) * v.abs()) ** 2
 
 
 class Clipped(torch.autograd.Function):
@@ -119,6 +136,7 @@ def sum_and_product(v: Tensor) -> Tensor:
 FUNCTIONS = {
     "spike": Spike.apply,
     "new style": lambda v: NewStyle.apply(v, 2.0),
+    "heaviside": Heaviside.apply,
     "its result": lambda v: ItsResult.apply(v) * 0.2,
     "two results": sum_and_product,
     "nested": Outer.apply,
@@ -278,3 +296,27 @@ def test_beside_a_parameter_that_the_cell_does_not_register():
     of = [*cell.parameters(), GAIN["w"]]
     expected = torch.autograd.grad(plain_loop(cell, inputs, state).square().sum(), of)
     close(torch.autograd.grad(outputs.square().sum(), of), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_detached_needs_no_derivative(engine):
+    def step(x, h):
+        z = torch.heaviside(h, torch.zeros_like(h)).detach()
+        with torch.no_grad():
+            z = z + torch.heaviside(x, z)
+        return z, 0.9 * h * z + x
+
+    inputs, h = torch.randn(4, 2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    assert lp.check_gradients(lp.Recurrent(step, engine=engine), inputs, h).ok
+
+
+def test_an_operator_that_torch_cannot_differentiate_is_named_with_its_line():
+    def step(x, h):
+        return h, torch.heaviside(h, x)
+
+    inputs, h = torch.randn(4, 2, 3), torch.randn(2, 3, requires_grad=True)
+    line = "return h, torch.heaviside(h, x)"
+    said(EngineRefusal, lambda: lp.Recurrent(step, engine="cpu")(inputs, h), "no derivative of heaviside", line)
+    net = lp.Recurrent(step)
+    assert "engine   reference (chosen by auto; not " in net.explain(inputs, h)
+    close(net(inputs, h)[0], plain_loop(step, inputs, h))

@@ -48,3 +48,53 @@ def test_a_product_runs_as_a_kernel(name):
     net = lp.Recurrent(Cell(), engine="cpu")
     inputs, h = torch.randn(4, 3, 2, dtype=torch.float64), torch.randn(3, *state, dtype=torch.float64)
     assert lp.check_gradients(net, inputs, h).ok
+
+
+# steps that run one module on all slots of all rows, (batch * slots, features), as graph and modular networks do
+class Slots(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru, self.lstm, self.mix = nn.GRUCell(3, 3), nn.LSTMCell(3, 3), nn.Linear(6, 9)
+        self.norm, self.inner = nn.LayerNorm(9), nn.Linear(2, 15)
+
+    def seen(self, x):
+        return self.inner(x).view(-1, 5, 3)
+
+
+class GraphGRU(Slots):
+    def forward(self, x, h):
+        h = self.gru(self.seen(x).reshape(-1, 3) + h.roll(1, 1).reshape(-1, 3), h.reshape(-1, 3)).view_as(h)
+        return h.mean(1), h
+
+
+class GraphLSTM(Slots):
+    def forward(self, x, h):
+        new, c = self.lstm(self.seen(x).flatten(0, 1), (h.flatten(0, 1), h.tanh().flatten(0, 1)))
+        h = 0.5 * (new + c).unflatten(0, (x.shape[0], 5))
+        return h.mean(1), h
+
+
+class SlicesOfSlots(Slots):
+    def forward(self, x, h):
+        y = self.mix(torch.cat([h, self.seen(x)], -1).view(-1, 6))
+        a, b, c = torch.tanh(y[:, :3]), torch.sigmoid(y[:, 3:8]), y[:, 8]
+        h = 0.5 * (a * b[:, 1:4]).view_as(h) + 0.1 * c.view(-1, 5, 1)
+        return h.mean(1), h
+
+
+class NormedSlots(Slots):
+    def forward(self, x, h):
+        y = self.norm(self.mix(torch.cat([h, self.seen(x)], -1).view(-1, 6)))
+        a, b, c = y.unflatten(1, (3, 3)).unbind(1)
+        h = 0.3 * h + 0.3 * torch.stack([a * b, torch.tanh(c)], 1).mean(1).view_as(h)
+        return h.mean(1), h
+
+
+@pytest.mark.parametrize(
+    "step", quickly([GraphGRU, GraphLSTM, SlicesOfSlots, NormedSlots], GraphLSTM, SlicesOfSlots, NormedSlots)
+)
+def test_a_module_on_the_slots_of_all_rows_runs_as_a_kernel(step):
+    torch.manual_seed(0)
+    net = lp.Recurrent(step().double(), engine="cpu")
+    inputs, h = torch.randn(4, 3, 2, dtype=torch.float64), torch.randn(3, 5, 3, dtype=torch.float64)
+    assert lp.check_gradients(net, inputs, h).ok

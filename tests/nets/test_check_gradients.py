@@ -105,6 +105,19 @@ def test_boolean_states_and_writes_in_place_are_compared() -> None:
     assert all(map(torch.equal, state, before))
 
 
+@pytest.mark.parametrize("requires", [False, True])
+def test_resets_to_the_state_of_the_call(requires: bool) -> None:
+    """Of a step that makes none: its gradient is the sum over all resets."""
+
+    def step(x, h):
+        h = torch.tanh(x + 0.5 * h)
+        return h, h
+
+    state = torch.randn(2, 3).requires_grad_(requires)
+    report = lp.check_gradients(lp.Recurrent(step), torch.randn(5, 2, 3), state, resets=torch.ones(5, 2).bool())
+    assert report.ok, str(report)
+
+
 def test_resets_to_a_state_that_the_cell_makes_of_its_parameters() -> None:
     class Own(lp.Cell):
         def __init__(self) -> None:

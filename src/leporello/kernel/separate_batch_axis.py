@@ -17,6 +17,7 @@ from torch import Tensor, fx
 
 from leporello.kernel.expressions import POINTWISE, PRODUCTS, REDUCTIONS
 from leporello.kernel.lowering_context import short
+from leporello.kernel.views import SPLITS
 from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_row_symbol, has_rows, size_of
 from leporello.loop.graph import arguments, call, copied
 from leporello.loop.sizes import AnySize
@@ -112,7 +113,7 @@ class _Separation:
         for factors, wanted in zip(present, axes[len(axes) - len(present) :], strict=True):
             if factors == wanted:
                 shape += wanted
-            elif factors == (1,):
+            elif _is_one(factors):
                 shape += [1] * len(wanted)
             elif None in factors or None in wanted or _product(factors) != _product(wanted):
                 return None
@@ -124,6 +125,11 @@ class _Separation:
 def _product(factors: Factors) -> AnySize:
     """The product of the features among some factors; rows count as 1."""
     return math.prod(1 if size is None else size for size in factors)
+
+
+def _is_one(factors: Factors) -> bool:
+    """Whether an axis has one element, as a mean that keeps its axes has."""
+    return all(factor == 1 for factor in factors)
 
 
 def _flat(axes: Sequence[Factors]) -> Factors:
@@ -190,9 +196,10 @@ def _pointwise(separation: _Separation, node: fx.Node) -> Factored | None:
     sources = [source for source in node.all_input_nodes if isinstance(source.meta["val"], Tensor)]
     values = [separation.factors_of(source) for source in sources]
     full = [value[1] for value in values if value is not None and len(value[1]) == node.meta["val"].dim()]
-    axes = next((axes for axes in full if any(None in factors and len(factors) > 1 for factors in axes)), None)
-    if axes is None or None in values:
+    merged = [axes for axes in full if any(None in factors and len(factors) > 1 for factors in axes)]
+    if not merged or None in values:
         return None
+    axes = tuple(next((f for f in column if not _is_one(f)), (1,)) for column in zip(*merged, *full, strict=True))
     replacements = {
         source: separation.broadcastable(value, axes) for source, value in zip(sources, values, strict=True) if value
     }
@@ -327,6 +334,83 @@ def _by_matrix(separation: _Separation, left: fx.Node, axes: AxisFactors, matrix
     return new, (front, outer)
 
 
+def _slice(separation: _Separation, node: fx.Node) -> Factored | None:
+    given = arguments(node)
+    return _of_one_axis(separation, given[0], given[1] if len(given) > 1 else 0, aten.slice.Tensor, *given[2:])
+
+
+def _select(separation: _Separation, node: fx.Node) -> Factored | None:
+    return _of_one_axis(separation, *arguments(node)[:2], aten.select.int, arguments(node)[2])
+
+
+def _part(separation: _Separation, node: fx.Node) -> Factored | None:
+    """One of the results of an operator that takes a value apart."""
+    split, number = arguments(node)
+    given, name = arguments(split), short(split).removeprefix("unsafe_")
+    if name not in SPLITS:
+        return None
+    place = 1 if name == "unbind" else 2
+    axis = given[place] if len(given) > place else 0
+    if name == "unbind":
+        return _of_one_axis(separation, given[0], axis, aten.select.int, number)
+    sizes = [part.shape[axis] for part in split.meta["val"][: number + 1]]
+    return _of_one_axis(separation, given[0], axis, aten.slice.Tensor, sum(sizes[:-1]), sum(sizes))
+
+
+def _of_one_axis(
+    separation: _Separation, node: fx.Node, axis: int, target: Callable[..., Any], *options: Any
+) -> Factored | None:
+    """A slice of a value along an axis of features, or one element of it."""
+    value = separation.factors_of(node)
+    if value is None:
+        return None
+    source, axes = value
+    axis %= len(axes)
+    if len(axes[axis]) != 1 or None in axes[axis]:
+        return None
+    (place,) = _positions(axes, [axis])
+    new = separation.call(target, source, place, *options)
+    size = () if target is aten.select.int else ((size_of(new.meta["val"].shape[place]),),)
+    return new, (*axes[:axis], *size, *axes[axis + 1 :])
+
+
+def _join(separation: _Separation, node: fx.Node) -> Factored | None:
+    """cat of values that differ along one axis of features, stack; their other axes have the same factors."""
+    values = [separation.factors_of(source) for source in arguments(node)[0]]
+    found = [value for value in values if value is not None]
+    if not found or None in values:
+        return None
+    sources, shapes = zip(*found, strict=True)
+    count = node.meta["val"].dim()
+    axis = (arguments(node)[1] if len(arguments(node)) > 1 else 0) % count
+    joined = int(len(shapes[0]) == count)  # 0: along a new axis
+    others = {(*axes[:axis], *axes[axis + joined :]) for axes in shapes}
+    if len(others) != 1 or any(len(factors) != 1 or None in factors for a in shapes for factors in a[axis:][:joined]):
+        return None
+    place = sum(map(len, shapes[0][:axis]))
+    new = separation.call(node.target, sources, place)  # type: ignore[arg-type]
+    return new, (*shapes[0][:axis], (size_of(new.meta["val"].shape[place]),), *shapes[0][axis + joined :])
+
+
+def _scatter(separation: _Separation, node: fx.Node) -> Factored | None:
+    """A value written into zeros along an axis of features, as the gradient of a slice is."""
+    zeros, written, *options = arguments(node)
+    value = separation.factors_of(written)
+    if value is None or short(zeros) != "new_zeros":
+        return None
+    source, axes = value
+    axis = options[0] % zeros.meta["val"].dim()
+    size = size_of(zeros.meta["val"].shape[axis])
+    kept = int(len(axes) == zeros.meta["val"].dim())  # 0: of one element
+    if size is None or any(len(factors) != 1 or None in factors for factors in axes[axis:][:kept]):
+        return None
+    place = sum(map(len, axes[:axis]))
+    full = (*axes[:axis], (size,), *axes[axis + kept :])
+    shape = [separation.rows if factor is None else factor for factor in _flat(full)]
+    base = separation.call(aten.new_zeros.default, source, shape)
+    return separation.call(node.target, base, source, place, *options[1:]), full  # type: ignore[arg-type]
+
+
 AXIS_RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | None]]] = [
     (RESHAPES, _reshape),
     ({*POINTWISE, *COPIES}, _pointwise),
@@ -335,5 +419,10 @@ AXIS_RULES: list[tuple[set[str], Callable[[_Separation, fx.Node], Factored | Non
     ({"unsqueeze"}, _unsqueeze),
     ({"squeeze"}, _squeeze),
     ({"expand"}, _expand),
+    ({"slice"}, _slice),
+    ({"select"}, _select),
+    ({"getitem"}, _part),
+    ({"cat", "stack"}, _join),
+    ({"slice_scatter", "select_scatter"}, _scatter),
     (PRODUCTS, _multiply),
 ]

@@ -115,22 +115,24 @@ def _frozen(argument: Any, numbers: Mapping[fx.Node, int]) -> Any:
 
 
 # `stop` is a value through which no gradient passes: the user's `detach` and `no_grad`. An operator of our own, because
-# autograd also leaves detached values in traced gradients, where they mean nothing.
-@torch.library.custom_op("leporello::stop", mutates_args=())
-def _stop(value: Tensor) -> Tensor:
-    return value.clone()
+# autograd also leaves detached values in traced gradients, where they mean nothing. Its result has no `grad_fn`, since
+# what it is made of may have no derivative.
+_library = torch.library.Library("leporello", "FRAGMENT")
+_library.define("stop(Tensor value) -> Tensor")
+_library.impl("stop", torch.clone, "CompositeExplicitAutograd")
 
 
-@_stop.register_fake
+@torch.library.register_fake("leporello::stop", lib=_library)
 def _(value: Tensor) -> Tensor:
     return torch.empty_like(value)
 
 
-def _no_gradient(context: Any, gradient: Tensor) -> None:
-    return None
+def _below_autograd(value: Tensor) -> Tensor:
+    with torch._C._AutoDispatchBelowAutograd():
+        return stop(value)
 
 
-_stop.register_autograd(_no_gradient)
+_library.impl("stop", _below_autograd, "Autograd")
 stop = torch.ops.leporello.stop.default
 
 aten = torch.ops.aten

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.call.arguments import Call, checked_call
@@ -99,16 +99,12 @@ def check_gradients(
     of_inputs = net.gradient.backwards
     found = {name: read() for name, read in net._plan_cache.loop(net.cell, call).found.items()}
     wide = {name: _wide(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in found.items()}
-    fast = _Side.of(net, _on_new_leaves(call, lambda leaf: leaf, of_inputs), draws, found)
+    fast = _Side.of(net, _on_new_leaves(net.cell, call, lambda leaf: leaf, of_inputs), draws, found)
     shared = {key: found.read() for key, found in found_in(net.cell).items()}  # a copy of the net has the same
     shared |= {id(buffer): buffer.detach() for buffer in net.cell.buffers() if not buffer.is_leaf}
     exact = copy.deepcopy(net, shared)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    widened = _on_new_leaves(call, _wide, of_inputs)
-    if call.initial is not None:  # of the copy's own parameters, so that their gradients are found there
-        options = state_options(exact.cell, widened.sequences, widened.state)
-        widened = replace(widened, initial=reset_state(exact.cell, widened.state, call.batch, options))
-    slow = _Side.of(exact, widened, [_wide(draw) for draw in draws], wide)
+    slow = _Side.of(exact, _on_new_leaves(exact.cell, call, _wide, of_inputs), [_wide(draw) for draw in draws], wide)
     instead = {id(tensor): wide[name] for name, tensor in found.items()}
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
@@ -128,8 +124,10 @@ def check_gradients(
     return report
 
 
-def _on_new_leaves(call: Call, function: Callable[[Tensor], Tensor], of_inputs: bool) -> Call:
+def _on_new_leaves(cell: nn.Module, call: Call, function: Callable[[Tensor], Tensor], of_inputs: bool) -> Call:
     """A copy of the call whose tensors are leaves that require gradients.
+
+    Resets go back to the new state, or to one that the cell makes of its parameters: gradients reach either.
 
     function    applied to each tensor
     of_inputs   whether inputs require one too
@@ -143,17 +141,19 @@ def _on_new_leaves(call: Call, function: Callable[[Tensor], Tensor], of_inputs: 
     inputs, state = map_leaves(lambda leaf: new(leaf, of_inputs), call.inputs), map_leaves(new, call.state)
     contexts = [replace(leaf, tensor=new(leaf.tensor, of_inputs)) for leaf in call.contexts]
     names = [name for name, _ in call.states]
+    sequences = [pair for pair in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if pair[1] is not None]
+    initial = call.initial
+    if initial is not None:
+        initial = reset_state(cell, state, call.batch, state_options(cell, sequences, state))
     return replace(
         call,
         inputs=inputs,
         state=state,
         targets=None if call.targets is None else function(call.targets.detach()),
-        initial=None if call.initial is None else map_leaves(function, call.initial),
+        initial=initial,
         context=context_of(contexts, call.context),
         contexts=contexts,
-        sequences=[
-            pair for pair in zip(leaf_names(inputs, "x"), leaves_of(inputs), strict=True) if pair[1] is not None
-        ],
+        sequences=sequences,
         states=list(zip(names, leaves_of(state), strict=True)) if names else [],
     )
 

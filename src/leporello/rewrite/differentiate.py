@@ -8,6 +8,7 @@ second derivative.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -115,18 +116,24 @@ def _trace_vjp(
         return [product for product in products if product is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with _for_every_batch(loop), kept() if again else nullcontext():
+    with _refusals(loop), kept() if again else nullcontext():
         module = family.graph_of(product, family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :])
     return module, has_gradient
 
 
 @contextmanager
-def _for_every_batch(loop: Loop) -> Iterator[None]:
-    """Refuse a gradient that is traced for one number of rows only: the guard would hold for the Loop itself too."""
+def _refusals(loop: Loop) -> Iterator[None]:
+    """Refuse a gradient that torch does not define, or that is traced for one number of rows only.
+
+    The guard of the latter would hold for the Loop itself too.
+    """
     try:
         with loop.family.no_new_guards():
             yield
     except RuntimeError as error:
+        undefined = re.match(r"derivative for aten::(\w+) is not implemented", str(error))
+        if undefined is not None:
+            raise _no_derivative(loop, undefined[1]) from error
         if "guards are frozen" not in str(error):
             raise
         raise EngineRefusal(
@@ -135,6 +142,15 @@ def _for_every_batch(loop: Loop) -> Iterator[None]:
             because=str(error).splitlines()[0],
             tries='engine="reference"',
         ) from error
+
+
+def _no_derivative(loop: Loop, name: str) -> EngineRefusal:
+    lines = [node.meta.get("line") for node in loop.nodes if getattr(node.target, "__name__", "").startswith(name)]
+    return EngineRefusal(
+        f"torch has no derivative of {name}.",
+        line=next(filter(None, lines), None),
+        tries=f"{name} of a detached value, an autograd.Function with a backward of its own, or lp.surrogate",
+    )
 
 
 def _backward_loop(

@@ -42,9 +42,13 @@ class Cell(nn.Module):
 
     A cell with a feedback delay names that leaf in `feedback`, and may define `feed(output)`: what is fed back. The
     leaf then carries feed(output), or the true value where a step is forced.
+
+    A class whose output is a leaf of the next state may name that leaf in `output_leaf`, beside its forward:
+    `lp.Summary` then computes no other outputs.
     """
 
     feedback: str | None = None
+    output_leaf: str | None = None
 
     def __init__(self, *, learned: bool = False, **leaves: int | tuple[int, ...]) -> None:
         super().__init__()

@@ -40,6 +40,11 @@ class FunctionCell(nn.Module):
 def as_module(cell: Any) -> nn.Module:
     """A cell, a plain module or a function as a module."""
     if isinstance(cell, nn.Module):
+        if isinstance(cell, nn.RNNBase):
+            raise ArgumentError(
+                f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
+                tries="lp.from_torch(module) gives the same network here",
+            )
         return cell
     if callable(cell) and not isinstance(cell, type):
         return FunctionCell(cell)

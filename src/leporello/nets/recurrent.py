@@ -27,10 +27,11 @@ from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
+from leporello.loop.torch_names import OwnNames
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(nn.Module):
+class Recurrent(OwnNames, nn.Module):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None

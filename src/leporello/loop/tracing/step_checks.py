@@ -35,11 +35,6 @@ def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: 
 
 def refuse_other_forward(cell: nn.Module) -> None:
     """Refuse a step that does not take an input and a state."""
-    if isinstance(cell, nn.RNNBase):
-        raise ArgumentError(
-            f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
-            tries="lp.from_torch(module) gives the same network here",
-        )
     if isinstance(cell, Cell) and type(cell).forward is Cell.forward:
         raise ArgumentError(
             "the cell has no forward.", cell=place_of(cell), expected="forward(self, x, state) -> (output, next state)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import keyword
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -83,6 +84,16 @@ class Cell(OwnNames, nn.Module):
         ]
         return state_of(list(self.leaves), values)
 
+    def extra_repr(self) -> str:
+        """The sizes, for `print(net)`."""
+        sizes = [f"{name}={getattr(self, name)}" for name in ("inputs", "hidden", "outputs") if _is_size(self, name)]
+        state = [f"{name}={shape[0] if len(shape) == 1 else shape}" for name, shape in self.leaves.items()]
+        return ", ".join([*sizes, *([f"state: {', '.join(state)}"] if state else [])])
+
+    def __repr__(self) -> str:
+        """As torch has it, without the line of an initial state that is not learned."""
+        return re.sub(r"\n *\(initial\): ParameterDict\(\)(?=\n)", "", super().__repr__())
+
     def state_names(self) -> list[str]:
         """The names of the state's leaves, in the order of the tree."""
         return list(self.leaves)
@@ -133,6 +144,11 @@ def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
             expected="a positive integer, or a tuple of them, without the batch axis",
         )
     return shape
+
+
+def _is_size(cell: nn.Module, name: str) -> bool:
+    value = getattr(cell, name, None)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _device_and_dtype(x: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 import weakref
@@ -115,7 +116,9 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     state of another structure, is refused.
     """
     named = cell.with_names(state) if isinstance(cell, Cell) else state
-    result = cell.forward(x, named, *_context_for(cell))
+    hooked = cell._forward_hooks or cell._forward_pre_hooks
+    run = functools.partial(nn.Module.__call__, cell) if hooked else cell.forward  # a call runs the hooks
+    result = run(x, named, *_context_for(cell))
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
             "a step returns two results, the output and the next state.",

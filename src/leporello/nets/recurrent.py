@@ -28,6 +28,7 @@ from leporello.loop.cell import Cell
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
+from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
 from leporello.view.folded_loop import FoldedLoop
 
 
@@ -126,6 +127,22 @@ class Recurrent(OwnNames, nn.Module):
                     results = cached.run(time_first(inputs), state, lengths, time_first(resets), context, **fed_back)
                 else:
                     results = cached.run(inputs, state, lengths, resets, context, **fed_back)
+        if results is None and has_forward_hooks(self.cell):
+            (outputs, calls), state = self._observed()(
+                inputs,
+                state,
+                lengths=lengths,
+                resets=resets,
+                targets=targets,
+                forcing=forcing,
+                steps=steps,
+                draws=draws,
+                time=time,
+                context=context,
+                gradient=gradient,
+            )
+            call_hooks(self.cell, calls, batch_first=self.batch_first)
+            return outputs, state
         if results is None:
             call = self._checked(
                 inputs,
@@ -171,6 +188,11 @@ class Recurrent(OwnNames, nn.Module):
             results = None if cached is None else cached.step(x, state, context)
             if results is not None:
                 return results
+        if has_forward_hooks(self.cell):
+            options = {"reset": reset, "target": target, "forcing": forcing, "draws": draws, "time": time}
+            (output, calls), state = self._observed().step(x, state, context=context, **options)
+            call_hooks(self.cell, calls, batch_first=False, one_step=True)
+            return output, state
         call = checked_call(
             self.cell,
             x,
@@ -239,6 +261,15 @@ class Recurrent(OwnNames, nn.Module):
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
         return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+
+    def _observed(self) -> Recurrent:
+        """The network whose outputs also hold what hooks on modules of the cell are called with."""
+        kept = self._plan_cache.observed
+        if kept is None or kept[0] is not self.cell:
+            kept = self._plan_cache.observed = (self.cell, Recurrent(observed_cell(self.cell)))
+        net: Recurrent = kept[1]
+        net.gradient, net.engine, net.batch_first = self.gradient, self.engine, self.batch_first
+        return net
 
     def _cached(self, key: Hashable | None) -> CachedCall | None:
         """The cached call of a signature; None for a signature that is new."""

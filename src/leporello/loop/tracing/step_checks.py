@@ -77,10 +77,14 @@ HOOKS = {
 }
 
 
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # a call of `lp.Recurrent` calls them
+
+
 def _refuse_hooks(cell: nn.Module) -> None:
+    called = FORWARD_HOOKS if any(hasattr(module, "calls_hooks") for module in cell.modules()) else ()
     for path, module in cell.named_modules():
         for attribute, kind in HOOKS.items():
-            if getattr(module, attribute):
+            if attribute not in called and getattr(module, attribute):
                 raise UntraceableStep(
                     f"a module of the cell has a {kind}, which would run once per trace and not once per step.",
                     cell=place_of(cell),

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call, checked_call, repacked
+from leporello.call.explain import Explanation
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
@@ -141,13 +142,13 @@ class Bidirectional(nn.Module):
         context: Tree = None,
         passes: bool = False,
         timing: bool = False,
-    ) -> str:
+    ) -> Explanation:
         """What `Recurrent.explain` says of both networks."""
         first, second = (None, None) if state is None else state
         call = self._checked(inputs, first, lengths, resets, context)
         arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets, "passes": passes}
         arguments |= {"context": context, "timing": timing}
-        return (
+        return Explanation(
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)
             + "from the end\n"

@@ -70,7 +70,7 @@ class _Turned:
 pytree.register_pytree_node(
     _Turned,
     lambda turned: ([turned.tensor], turned.axis),
-    lambda children, axis: _Turned(*children, axis),
+    lambda children, axis: _Turned(next(iter(children)), axis),
     serialized_type_name="leporello._Turned",
     flatten_with_keys_fn=lambda turned: ([(pytree.SequenceKey(0), turned.tensor)], turned.axis),
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from leporello.call.values import counted, extra_values
 from leporello.errors import ArgumentError
 from leporello.gradient.work import operations_of, work_of
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, leaves_of
+from leporello.loop.value_classes import is_view
 from leporello.nets.recurrent import Recurrent
 from leporello.text_table import html_table, plain_table
 
@@ -164,6 +164,10 @@ def _parts(net: nn.Module) -> Iterable[Part]:
             yield Part(path, type(module).__name__, own, state)
 
 
+def _operators(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function" and not is_view(node)]
+
+
 def _loop_summary(path: str, net: Recurrent, given: tuple[Any, ...], options: dict[str, Any]) -> LoopSummary:
     """One call of a network, with its arguments; as it would run with gradients."""
     arguments = dict(zip(("inputs", "state"), given, strict=False)) | options
@@ -171,9 +175,12 @@ def _loop_summary(path: str, net: Recurrent, given: tuple[Any, ...], options: di
     with torch.enable_grad():
         call = net._checked(arguments.pop("inputs", None), arguments.pop("state", None), **arguments)
         plan, choice = net._plan_cache.plan(net.cell, call, net.gradient, net.engine)
-    split = plan.loop.split() if plan.target is None else plan.plain.program.split
-    inside = [stage for stage in split.stages if stage.kind == "inside" and stage.states]
-    outside = [stage for stage in split.stages if stage not in inside]
+    if plan.target is None:  # the engine `reference` runs all of it step by step
+        inside, outside = [_operators(plan.loop.graph)], []
+    else:
+        stages = plan.plain.program.split.stages
+        inside = [_operators(stage.graph) for stage in stages if stage.kind == "inside" and stage.states]
+        outside = [_operators(stage.graph) for stage in stages if not (stage.kind == "inside" and stage.states)]
     work = work_of(plan.loop)
     batch = counted(call.batch, plan.loop, extra_values(call, plan.loop))
     return LoopSummary(
@@ -181,10 +188,10 @@ def _loop_summary(path: str, net: Recurrent, given: tuple[Any, ...], options: di
         choice.engine,
         call.length,
         call.batch,
-        sum(len(stage.operators) for stage in inside),
-        sum(len(stage.operators) for stage in outside),
-        batch * sum(operations_of(node) for stage in inside for node in stage.graph.nodes),
-        batch * sum(operations_of(node) for stage in outside for node in stage.graph.nodes),
+        sum(map(len, inside)),
+        sum(map(len, outside)),
+        batch * sum(operations_of(node) for nodes in inside for node in nodes),
+        batch * sum(operations_of(node) for nodes in outside for node in nodes),
         batch * work.backward,
         sum(leaf.nbytes for leaf in leaves_of(call.state) if isinstance(leaf, Tensor)),
         work.saved * call.length * batch,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from leporello.call.explain import Explanation
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree, leaves_of
@@ -133,8 +134,9 @@ class Summary(nn.Module):
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.net.initial_state(batch, **options)  # type: ignore[operator]
 
-    def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> str:
-        return self.net.explain(inputs, state, **arguments) + "then     the head, once\n"  # type: ignore[operator]
+    def explain(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> Explanation:
+        read = self.net.explain(inputs, state, **arguments)  # type: ignore[operator]
+        return Explanation(read + "then     the head, once\n")
 
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments; its outputs are computed at the last step only."""

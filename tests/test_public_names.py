@@ -61,6 +61,7 @@ NAMES = [
     "save",
     "shared",
     "stream",
+    "summary",
     "surrogate",
     "time",
     "to",

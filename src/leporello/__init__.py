@@ -31,6 +31,7 @@ from leporello.nets.feedback import Feedback
 from leporello.nets.files import load, save
 from leporello.nets.fold import fold
 from leporello.nets.generate import generate
+from leporello.nets.net_summary import summary
 from leporello.nets.online import online
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
@@ -81,6 +82,7 @@ __all__ = [
     "online",
     "record",
     "stream",
+    "summary",
     "time",
     "detach",
     "resets_after",

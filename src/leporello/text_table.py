@@ -84,6 +84,15 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(["<table>", _html_row(heads, "th"), *(_html_row(row, "td") for row in rows), "</table>"])
 
 
+def html_text(text: str) -> str:
+    """A text as HTML, escaped, with its line breaks and columns.
+
+    >>> html_text("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    return f"<pre>{html.escape(text)}</pre>"
+
+
 def _html_row(cells: Sequence[str], tag: str) -> str:
     first, *others = map(html.escape, cells)
     right = "".join(f'<{tag} style="text-align: right">{cell}</{tag}>' for cell in others)

@@ -97,7 +97,7 @@ def make(hidden=5):
 
 ready = lp.Elman(3, 5, 1)
 net = lp.Recurrent(lp.Jordan(3, 5, 2), batch_first=True)
-summary = lp.Summary(lp.LSTM(3, 5), lambda state: state.h)
+summary = lp.Summary(lp.LSTM(3, 5), lambda state: state.h, reads="state")
 both = lp.Bidirectional(lp.GRU(3, 5), lp.GRU(3, 5))
 layers = lp.Layers(both, lp.Recurrent(lp.GRU(10, 3)))
 number = 3

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.errors import ArgumentError, StateMismatch
+from leporello.errors import ArgumentError, MissingState, StateMismatch
 from tests.errors import steps
 from tests.errors.said import said
 
@@ -109,15 +109,19 @@ def test_a_cell_without_forward_is_refused() -> None:
 
 
 def test_a_network_of_torch_is_no_cell() -> None:
-    net = lp.Recurrent(nn.GRU(3, 4))
-    said(
-        ArgumentError, lambda: net(X, torch.zeros(2, 4)), "torch.nn.GRU reads a whole sequence", "lp.from_torch(module)"
-    )
+    for use in (lp.Recurrent, lambda module: lp.fold(module, X)):
+        said(
+            ArgumentError,
+            lambda use=use: use(nn.GRU(3, 4)),
+            "torch.nn.GRU reads a whole sequence",
+            "lp.from_torch(module)",
+        )
 
 
 def test_a_cell_of_torch_returns_one_value_and_the_way_out_is_named() -> None:
     net = lp.Recurrent(nn.GRUCell(3, 4))
     said(ArgumentError, lambda: net(X, torch.zeros(2, 4)), "one value: float32 [batch, 4]", "lp.from_torch(cell)")
+    said(MissingState, lambda: net(X), "lp.Recurrent(lp.from_torch(cell))")
 
 
 def test_a_feedback_that_names_no_leaf_is_refused() -> None:

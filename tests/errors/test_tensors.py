@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import leporello as lp
 from leporello.errors import ArgumentError, UntraceableStep
@@ -147,9 +148,11 @@ def nothing(*_: Any) -> None:
     return None
 
 
+def something(*given: Any) -> Any:
+    return given[1]
+
+
 HOOKS = {
-    "forward hook": lambda module: module.register_forward_hook(nothing),
-    "forward pre-hook": lambda module: module.register_forward_pre_hook(nothing),
     "backward hook": lambda module: module.register_full_backward_hook(nothing),
     "backward pre-hook": lambda module: module.register_full_backward_pre_hook(nothing),
 }
@@ -170,6 +173,31 @@ def test_a_hook_is_refused_by_kind_and_module_until_it_is_removed(kind: str, par
     )
     handle.remove()
     assert torch.equal(net(X)[0], wanted)
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+@pytest.mark.parametrize("part", ["cell", "submodule"])
+def test_a_forward_hook_that_returns_a_value_is_refused_by_module_until_it_is_removed(register: str, part: str) -> None:
+    cell = steps.Good()
+    net = lp.Recurrent(cell)
+    wanted = net(X)[0]
+    handle = getattr(cell if part == "cell" else cell.U, register)(something)
+    module = "module    Good" if part == "cell" else "module    'U' (Linear)"
+    said(UntraceableStep, lambda: net(X), "a forward hook on a module of the cell returns a value", module)
+    handle.remove()
+    assert torch.equal(net(X)[0], wanted)
+
+
+def test_where_no_step_is_run_for_it_a_forward_hook_is_refused_by_name() -> None:
+    cell = steps.Good()
+    cell.U.register_forward_hook(nothing)
+    said(UntraceableStep, lambda: lp.fold(cell, X[0]), "a forward hook, which would run once per trace", "U (Linear)")
+
+
+def test_a_counter_of_flops_around_a_first_call_does_not_see_its_trace() -> None:
+    with FlopCounterMode(display=False) as counter:
+        lp.Recurrent(steps.Good(), engine="stepwise")(X)[0].sum().backward()
+    assert type(counter.get_total_flops()) is int
 
 
 def test_hooks_on_the_network_itself_run() -> None:

@@ -37,7 +37,7 @@ def test_a_summary_hears_the_final_state_alone(engine: str) -> None:
     cell, head, x = shaken(lp.LSTM(3, 4)), shaken(nn.Linear(4, 2), seed=1), normal(7, 3, 3)
 
     def make(**options: Any) -> Any:
-        net = lp.Summary(cell, lambda state: head(state.h), **options)
+        net = lp.Summary(cell, lambda state: head(state.h), reads="state", **options)
         return net, net(x, lengths=[7, 1, 4])[0]
 
     compared(make, engine)

@@ -11,7 +11,15 @@ from leporello.loop.port import Role
 from leporello.loop.stages import Stage
 from leporello.loop.text import value_text
 from leporello.rewrite.skip_padding import masked_row_sum
-from leporello.text_table import plain_table
+from leporello.text_table import html_text, plain_table
+
+
+class Explanation(str):
+    """The text of `explain`, which a notebook shows line by line."""
+
+    def _repr_html_(self) -> str:
+        return html_text(self)
+
 
 _TITLES = {
     "once": "once a call",
@@ -30,14 +38,14 @@ def explanation(
     *,
     passes: bool = False,
     timing: bool = False,
-) -> str:
+) -> Explanation:
     """The text of `net.explain(...)`.
 
     passes   whether to add every rewrite that led to the sweeps, with the size of the Loop behind it
     timing   whether to add how long the plan took to make, by phase
     """
     text = _explanation(plan, choice, gradient, length, batch)
-    return text + (_passes(plan) if passes else "") + (_timing(plan) if timing else "")
+    return Explanation(text + (_passes(plan) if passes else "") + (_timing(plan) if timing else ""))
 
 
 def _timing(plan: Plan) -> str:

@@ -77,7 +77,9 @@ def fresh_state(cell: nn.Module, batch: int, options: dict[str, Any]) -> Tree:
             "this cell declares no initial state.",
             cell=place_of(cell),
             expected="the argument 'state'",
-            tries="net(inputs, state); or derive the cell from lp.Cell, which begins with zeros",
+            tries="lp.Recurrent(lp.from_torch(cell)), which begins with zeros"
+            if isinstance(cell, nn.RNNCellBase)
+            else "net(inputs, state); or derive the cell from lp.Cell, which begins with zeros",
         )
     if not isinstance(cell, Cell):
         return make(batch)

@@ -76,7 +76,7 @@ def sequences_of(cell: nn.Module, inputs: Tree, axes: ArgumentAxes) -> list[tupl
             cell=place_of(cell),
             came=described(inputs),
             expected=expected,
-            tries=None if inputs is None else "torch.as_tensor(values)",
+            tries=None if inputs is None else _remedy_of_rows(inputs) or "torch.as_tensor(values)",
         )
     named = [
         (leaf_name, leaf)
@@ -98,7 +98,7 @@ def sequences_of(cell: nn.Module, inputs: Tree, axes: ArgumentAxes) -> list[tupl
                 cell=place_of(cell),
                 came=axes.described(leaf),
                 expected=expected,
-                tries=_remedy(leaf, axes),
+                tries=_remedy_of_rows(inputs) or _remedy(leaf, axes),
             )
         if features is not None and leaf.shape[2] != features:
             raise ArgumentError(
@@ -118,6 +118,17 @@ def _remedy(leaf: Tensor, axes: ArgumentAxes) -> str | None:
     if leaf.dim() != 2:
         return None
     return f"inputs.unsqueeze({0 if axes.batch_first else 1}) adds a batch axis; net.step takes a single step"
+
+
+def _remedy_of_rows(inputs: Tree) -> str | None:
+    """What to try where inputs look like the rows of a batch, each a tensor of its own: (length, ...) of one form."""
+    if not isinstance(inputs, (list, tuple)) or len(inputs) < 2 or not all(isinstance(row, Tensor) for row in inputs):
+        return None
+    if any(row.dim() == 0 or row.shape[1:] != inputs[0].shape[1:] for row in inputs):
+        return None
+    if all(row.shape == inputs[0].shape for row in inputs):
+        return "torch.stack(inputs, 1), if these are the rows of a batch"
+    return "torch.nn.utils.rnn.pack_sequence(inputs, enforce_sorted=False), if these are rows of unequal length"
 
 
 def sizes_of(
@@ -150,6 +161,7 @@ def _of_inputs(cell: nn.Module, sequences: list[tuple[str, Tensor]], steps: int 
                 cell=place_of(cell),
                 came=f"length {length} and batch {batch}, length {leaf.shape[0]} and batch {leaf.shape[1]}",
                 expected="one length and one batch in all inputs",
+                tries=_remedy_of_rows([leaf for _, leaf in sequences]) if name == "x0" else None,  # a list or tuple
             )
     if steps is not None and steps != length:
         raise ArgumentError(

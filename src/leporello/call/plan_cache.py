@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from leporello.call.arguments import Call
 from leporello.call.cached_call import CachedCall
@@ -49,6 +52,7 @@ class PlanCache:
     recent        the last of them that ran
     graph_calls   calls in graphs of torch.compile, by name
     free          which axes of a context have free lengths, by what a trace depends on beside their sizes
+    observed      the cell, and the network that is called while it has forward hooks
     """
 
     loops: dict[Hashable, Loop] = field(default_factory=dict)
@@ -57,6 +61,7 @@ class PlanCache:
     recent: CachedCall | None = None
     graph_calls: dict[str, Any] = field(default_factory=dict)
     free: dict[Hashable, list[FreeAxes]] = field(default_factory=dict)
+    observed: Any = None
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
         return PlanCache, ()
@@ -86,7 +91,7 @@ class PlanCache:
         return plan, choice
 
     def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
-        with recorded_phases("the rest") as seconds, no_garbage_collection():
+        with recorded_phases("the rest") as seconds, no_garbage_collection(), _without_modes():
             plan, choice, is_new = self._planned(cell, call, gradient, engine, free=free)
         if is_new:
             plan.seconds = seconds
@@ -176,6 +181,11 @@ class PlanCache:
 
     def _form_key(self, cell: nn.Module, call: Call) -> Hashable:
         return (cell, trace_signature(call), cell_key(cell))
+
+
+def _without_modes() -> AbstractContextManager[Any]:
+    """Outside of the modes that a call runs under, such as torch's counter of FLOPs: they would see the trace."""
+    return _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext()
 
 
 def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:

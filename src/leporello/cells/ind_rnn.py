@@ -17,6 +17,8 @@ class IndRNN(Cell):
     1/sqrt(inputs), b zero.
     """
 
+    output_leaf = "h"
+
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:
         check_sizes(inputs=inputs, hidden=hidden)
         super().__init__(learned=learned, h=hidden)

@@ -22,6 +22,8 @@ class PeepholeLSTM(Cell):
     The state is h, c. Gers and Schmidhuber 2000; the equation numbers are those of Graves 2013, arXiv 1308.0850.
     """
 
+    output_leaf = "h"
+
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:
         check_sizes(inputs=inputs, hidden=hidden)
         super().__init__(learned=learned, h=hidden, c=hidden)
@@ -60,6 +62,8 @@ class LayerNormLSTM(Cell):
     Shortcoming: at h = 0 the norm's slope is 1/sqrt(1e-5), so a learned initial state starts with large gradients.
     """
 
+    output_leaf = "h"
+
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:
         check_sizes(inputs=inputs, hidden=hidden)
         super().__init__(learned=learned, h=hidden, c=hidden)
@@ -94,6 +98,8 @@ class ZoneoutLSTM(Cell):
     within 1/sqrt(hidden). The state is h, c. Krueger and others 2016, arXiv 1606.01305, section 3; the default
     probabilities are theirs for Penn Treebank characters.
     """
+
+    output_leaf = "h"
 
     def __init__(
         self,

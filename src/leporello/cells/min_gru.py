@@ -16,6 +16,8 @@ class MinGRU(Cell):
     state passes through no matrix. At first Wz and Wh are uniform within 1/sqrt(inputs), bz and bh zero.
     """
 
+    output_leaf = "h"
+
     def __init__(self, inputs: int, hidden: int, *, learned: bool = False) -> None:
         check_sizes(inputs=inputs, hidden=hidden)
         super().__init__(learned=learned, h=hidden)

@@ -29,6 +29,8 @@ class RNN(Cell):
     bias           False: no b, no c
     """
 
+    output_leaf = "h"
+
     b: nn.Parameter | None
     c: nn.Parameter | None
 
@@ -62,6 +64,8 @@ class GRU(Cell):
 
     bias   False: no b, no c
     """
+
+    output_leaf = "h"
 
     b: nn.Parameter | None
     c: nn.Parameter | None
@@ -97,6 +101,8 @@ class LSTM(Cell):
     bias         False: no b, no c
     projection   the size of h, smaller than hidden; 0: no projection, h is as large as c
     """
+
+    output_leaf = "h"
 
     b: nn.Parameter | None
     c: nn.Parameter | None

@@ -56,10 +56,11 @@ def work_of(loop: Loop) -> Work:
 
 def _operations(loop: Loop) -> float:
     """Operations of one step of one row: two for each multiply-add of a matrix product, else one per element."""
-    return sum(_operations_of(node) for node in loop.nodes)
+    return sum(operations_of(node) for node in loop.nodes)
 
 
-def _operations_of(node: fx.Node) -> float:
+def operations_of(node: fx.Node) -> float:
+    """Operations of one value of one row, as `_operations` counts them."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return 0.0

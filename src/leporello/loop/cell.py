@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import keyword
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -19,9 +20,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError, NotOneStep
 from leporello.loop.state import Tree, batch_of, described, leaves_of, state_of, state_type
+from leporello.loop.torch_names import OwnNames
 
 
-class Cell(nn.Module):
+class Cell(OwnNames, nn.Module):
     """One step of a recurrence: `forward(x, state) -> (output, next state)`.
 
     The state is declared once, its leaves with their sizes (or shapes) without the batch axis. One leaf is passed as a
@@ -42,9 +44,13 @@ class Cell(nn.Module):
 
     A cell with a feedback delay names that leaf in `feedback`, and may define `feed(output)`: what is fed back. The
     leaf then carries feed(output), or the true value where a step is forced.
+
+    A class whose output is a leaf of the next state may name that leaf in `output_leaf`, beside its forward:
+    `lp.Summary` then computes no other outputs.
     """
 
     feedback: str | None = None
+    output_leaf: str | None = None
 
     def __init__(self, *, learned: bool = False, **leaves: int | tuple[int, ...]) -> None:
         super().__init__()
@@ -77,6 +83,16 @@ class Cell(nn.Module):
             for name, shape in self.leaves.items()
         ]
         return state_of(list(self.leaves), values)
+
+    def extra_repr(self) -> str:
+        """The sizes, for `print(net)`."""
+        sizes = [f"{name}={getattr(self, name)}" for name in ("inputs", "hidden", "outputs") if _is_size(self, name)]
+        state = [f"{name}={shape[0] if len(shape) == 1 else shape}" for name, shape in self.leaves.items()]
+        return ", ".join([*sizes, *([f"state: {', '.join(state)}"] if state else [])])
+
+    def __repr__(self) -> str:
+        """As torch has it, without the line of an initial state that is not learned."""
+        return re.sub(r"\n *\(initial\): ParameterDict\(\)(?=\n)", "", super().__repr__())
 
     def state_names(self) -> list[str]:
         """The names of the state's leaves, in the order of the tree."""
@@ -128,6 +144,11 @@ def _shape(name: str, size: int | tuple[int, ...]) -> tuple[int, ...]:
             expected="a positive integer, or a tuple of them, without the batch axis",
         )
     return shape
+
+
+def _is_size(cell: nn.Module, name: str) -> bool:
+    value = getattr(cell, name, None)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _device_and_dtype(x: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 import weakref
@@ -40,6 +41,11 @@ class FunctionCell(nn.Module):
 def as_module(cell: Any) -> nn.Module:
     """A cell, a plain module or a function as a module."""
     if isinstance(cell, nn.Module):
+        if isinstance(cell, nn.RNNBase):
+            raise ArgumentError(
+                f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
+                tries="lp.from_torch(module) gives the same network here",
+            )
         return cell
     if callable(cell) and not isinstance(cell, type):
         return FunctionCell(cell)
@@ -110,7 +116,9 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
     state of another structure, is refused.
     """
     named = cell.with_names(state) if isinstance(cell, Cell) else state
-    result = cell.forward(x, named, *_context_for(cell))
+    hooked = cell._forward_hooks or cell._forward_pre_hooks
+    run = functools.partial(nn.Module.__call__, cell) if hooked else cell.forward  # a call runs the hooks
+    result = run(x, named, *_context_for(cell))
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ArgumentError(
             "a step returns two results, the output and the next state.",

@@ -10,9 +10,11 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from leporello.call.arguments import Call, checked_call, repacked
+from leporello.call.explain import Explanation
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
+from leporello.nets.ends import ends_of
 from leporello.nets.recurrent import Recurrent
 from leporello.view.bidirectional_view import BothWays
 
@@ -49,6 +51,35 @@ class Bidirectional(nn.Module):
         context: Tree = None,
     ) -> tuple[Tree, Tree]:
         """Outputs (length, batch, both features) and the pair of final states; both cells read the context."""
+        ahead, back, states, call = self._both(inputs, state, lengths, resets, context)
+        order = _reversed_order(call.length, call.batch, call.lengths, call.device)
+        outputs = _joined(ahead, map_leaves(lambda leaf: _along_time(leaf, order), back))
+        if isinstance(inputs, PackedSequence):
+            outputs = repacked(outputs, inputs)
+        elif self.batch_first:
+            outputs = map_leaves(lambda leaf: leaf if leaf is None else leaf.transpose(0, 1), outputs)
+        return outputs, states
+
+    def at_end(
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        lengths: Any = None,
+        resets: Tensor | None = None,
+        context: Tree = None,
+    ) -> tuple[Tree, Tree]:
+        """The last output of each direction, side by side, (batch, both features), and the pair of final states.
+
+        The last of the backward cell is its output at the first step of the sequence: it has read all of it then.
+        """
+        ahead, back, states, call = self._both(inputs, state, lengths, resets, context)
+        return _joined(ends_of(ahead, call.lengths), ends_of(back, call.lengths), axes=2), states
+
+    def _both(
+        self, inputs: Tree, state: Tree, lengths: Any, resets: Tensor | None, context: Tree
+    ) -> tuple[Tree, Tree, tuple[Tree, Tree], Call]:
+        """Outputs of both directions, each (length, batch, ...) in the order of its reading; both states; the call."""
         if state is not None and not (isinstance(state, (tuple, list)) and len(state) == 2):
             raise ArgumentError(
                 "the argument 'state' is no pair.",
@@ -67,12 +98,7 @@ class Bidirectional(nn.Module):
         turned = map_leaves(lambda leaf: _along_time(leaf, order), call.inputs)
         borders = None if call.resets is None else _borders(call.resets, order)
         back, before = self.back(turned, second, lengths=call.lengths, resets=borders, context=context)
-        outputs = _joined(ahead, map_leaves(lambda leaf: _along_time(leaf, order), back))
-        if isinstance(inputs, PackedSequence):
-            outputs = repacked(outputs, inputs)
-        elif self.batch_first:
-            outputs = map_leaves(lambda leaf: leaf if leaf is None else leaf.transpose(0, 1), outputs)
-        return outputs, (after, before)
+        return ahead, back, (after, before), call
 
     def initial_state(self, batch: int, **options: Any) -> Tree:
         return self.ahead.initial_state(batch, **options), self.back.initial_state(batch, **options)
@@ -116,13 +142,13 @@ class Bidirectional(nn.Module):
         context: Tree = None,
         passes: bool = False,
         timing: bool = False,
-    ) -> str:
+    ) -> Explanation:
         """What `Recurrent.explain` says of both networks."""
         first, second = (None, None) if state is None else state
         call = self._checked(inputs, first, lengths, resets, context)
         arguments: dict[str, Any] = {"lengths": call.lengths, "resets": call.resets, "passes": passes}
         arguments |= {"context": context, "timing": timing}
-        return (
+        return Explanation(
             "from the beginning\n"
             + self.ahead.explain(call.inputs, first, **arguments)
             + "from the end\n"
@@ -155,9 +181,13 @@ def _borders(resets: Tensor, order: Tensor) -> Tensor:
     return following.gather(0, order)
 
 
-def _joined(one: Tree, other: Tree) -> Tree:
+def _joined(one: Tree, other: Tree, axes: int = 3) -> Tree:
+    """Outputs side by side along the last axis.
+
+    axes   how many they have at least
+    """
     ahead, back = leaves_of(one), leaves_of(other)
-    narrow = any(isinstance(leaf, Tensor) and leaf.dim() < 3 for leaf in (*ahead, *back))
+    narrow = any(isinstance(leaf, Tensor) and leaf.dim() < axes for leaf in (*ahead, *back))
     if narrow or [leaf is None for leaf in ahead] != [leaf is None for leaf in back]:
         raise ArgumentError(
             "the outputs of the two cells cannot be joined along a last axis.",

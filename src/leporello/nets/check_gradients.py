@@ -22,6 +22,7 @@ from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.loop.tracing.found_tensors import ReadInstead, found_in
 from leporello.nets.plain_loop import plain_loop
 from leporello.nets.recurrent import Recurrent
+from leporello.text_table import html_table, html_text
 
 # Relative errors that rounding alone explains over a few hundred steps.
 TOLERANCE = {
@@ -57,12 +58,24 @@ class GradientReport:
         return self.worst <= self.tolerance
 
     def __str__(self) -> str:
+        return "\n".join(
+            [self._verdict(), *(f"  {title:<9} {name:<20} {error}" for title, name, error in self._rows())]
+        )
+
+    def _repr_html_(self) -> str:
+        return html_text(self._verdict()) + html_table(("", "of", "relative error"), self._rows())
+
+    def _verdict(self) -> str:
         verdict = "agrees with" if self.ok else "DIFFERS from"
-        lines = [f"{self.engine} {verdict} the plain loop in float64 (tolerance {self.tolerance:g})"]
-        for title, errors in (("outputs", self.outputs), ("gradients", self.gradients)):
-            for name, error in sorted(errors.items(), key=lambda item: -item[1]):
-                lines.append(f"  {title:<9} {name:<20} {error:.1e}")
-        return "\n".join(lines)
+        return f"{self.engine} {verdict} the plain loop in float64 (tolerance {self.tolerance:g})"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """A row for each error, the largest of its kind first."""
+        return [
+            (title, name, f"{error:.1e}")
+            for title, errors in (("outputs", self.outputs), ("gradients", self.gradients))
+            for name, error in sorted(errors.items(), key=lambda item: -item[1])
+        ]
 
 
 def check_gradients(

@@ -5,6 +5,7 @@ A call with a new signature is checked, planned and run; one with a signature se
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -13,24 +14,27 @@ from torch import Tensor, nn
 
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
-from leporello.call.explain import explanation
+from leporello.call.explain import Explanation, explanation
 from leporello.call.inputs import map_tensors, time_first
 from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
 from leporello.call.values import counted, extra_values, values_of
 from leporello.engine.choice import refuse_unknown
 from leporello.engine.state_gradient import Passing
-from leporello.errors import ArgumentError, MissingState
+from leporello.errors import ArgumentError, LeporelloError, MissingState
 from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
-from leporello.loop.cell import Cell
+from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
+from leporello.loop.torch_names import OwnNames
+from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
+from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(nn.Module):
+class Recurrent(OwnNames, nn.Module):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None
@@ -125,6 +129,22 @@ class Recurrent(nn.Module):
                     results = cached.run(time_first(inputs), state, lengths, time_first(resets), context, **fed_back)
                 else:
                     results = cached.run(inputs, state, lengths, resets, context, **fed_back)
+        if results is None and has_forward_hooks(self.cell):
+            (outputs, calls), state = self._observed()(
+                inputs,
+                state,
+                lengths=lengths,
+                resets=resets,
+                targets=targets,
+                forcing=forcing,
+                steps=steps,
+                draws=draws,
+                time=time,
+                context=context,
+                gradient=gradient,
+            )
+            call_hooks(self.cell, calls, batch_first=self.batch_first)
+            return outputs, state
         if results is None:
             call = self._checked(
                 inputs,
@@ -170,6 +190,11 @@ class Recurrent(nn.Module):
             results = None if cached is None else cached.step(x, state, context)
             if results is not None:
                 return results
+        if has_forward_hooks(self.cell):
+            options = {"reset": reset, "target": target, "forcing": forcing, "draws": draws, "time": time}
+            (output, calls), state = self._observed().step(x, state, context=context, **options)
+            call_hooks(self.cell, calls, batch_first=False, one_step=True)
+            return output, state
         call = checked_call(
             self.cell,
             x,
@@ -211,7 +236,7 @@ class Recurrent(nn.Module):
         passes: bool = False,
         timing: bool = False,
         **arguments: Any,
-    ) -> str:
+    ) -> Explanation:
         """Which engine runs this call and why, what runs at once and what step by step, what is saved.
 
         passes   whether to add every rewrite of the loop in the order in which they ran, with its size behind each
@@ -238,6 +263,15 @@ class Recurrent(nn.Module):
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
         return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+
+    def _observed(self) -> Recurrent:
+        """The network whose outputs also hold what hooks on modules of the cell are called with."""
+        kept = self._plan_cache.observed
+        if kept is None or kept[0] is not self.cell:
+            kept = self._plan_cache.observed = (self.cell, Recurrent(observed_cell(self.cell)))
+        net: Recurrent = kept[1]
+        net.gradient, net.engine, net.batch_first = self.gradient, self.engine, self.batch_first
+        return net
 
     def _cached(self, key: Hashable | None) -> CachedCall | None:
         """The cached call of a signature; None for a signature that is new."""
@@ -270,6 +304,23 @@ class Recurrent(nn.Module):
         call = detached_for(call, gradient)
         cached = self._plan_cache.cached_call(self.cell, call, gradient, self.engine, key)
         return cached.run_checked(call, passing)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the modules with their sizes, and the drawing of the step where its form is known."""
+        return html_text(repr(self)) + "".join(loop._repr_svg_() for loop in [self._drawn()] if loop is not None)
+
+    def _drawn(self) -> FoldedLoop | None:
+        """The Loop of the last trace; before the first call, that of a built-in cell, whose inputs are known."""
+        for loop in reversed(self._plan_cache.loops.values()):
+            return FoldedLoop.of(loop)
+        features = features_of(self.cell)
+        parameter = next(self.cell.parameters(), None)
+        if features is None or parameter is None:
+            return None
+        with torch.no_grad(), contextlib.suppress(LeporelloError):
+            inputs = torch.zeros(1, 1, features, dtype=parameter.dtype, device=parameter.device)
+            return self.fold(inputs)
+        return None
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")

@@ -6,6 +6,7 @@ need it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
 from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, take
+from leporello.nets.bidirectional import Bidirectional
 
 
 class Stack(Cell):
@@ -41,6 +43,13 @@ class Stack(Cell):
                 "the argument 'dropout' is no probability.", came=repr(dropout), expected="from 0 to below 1"
             )
         for cell in cells:
+            if isinstance(cell, (Bidirectional, Layers)):
+                raise ArgumentError(
+                    "a stack is one step of each of its cells, and a step cannot read a sequence from its end.",
+                    came=type(cell).__name__,
+                    expected="lp.Cell",
+                    tries="lp.Layers(lp.Bidirectional(...), lp.Recurrent(cell)), which puts networks one after another",
+                )
             if not isinstance(cell, Cell):
                 raise ArgumentError(
                     "a stack holds cells that declare their state.",
@@ -103,6 +112,12 @@ class Layers(nn.Module):
 
     def forward(self, inputs: Tree, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """Outputs of the last and the tuple of all final states; arguments go to each."""
+        return self.through(inputs, state, arguments)
+
+    def through(
+        self, inputs: Tree, state: Tree, arguments: dict[str, Any], last: Callable[..., tuple[Tree, Tree]] | None = None
+    ) -> tuple[Tree, Tree]:
+        """A call in which the last network may be called in another way: `last(net, inputs, state, **arguments)`."""
         states = [None] * len(self.nets) if state is None else state
         if len(states) != len(self.nets):
             raise ArgumentError(
@@ -112,7 +127,10 @@ class Layers(nn.Module):
         for index, (net, before) in enumerate(zip(self.nets, states, strict=True)):
             if index and self.dropout and self.training:
                 inputs = self._dropped(inputs)
-            inputs, final = net(inputs, before, **arguments)
+            if last is not None and index == len(self.nets) - 1:
+                inputs, final = last(net, inputs, before, **arguments)
+            else:
+                inputs, final = net(inputs, before, **arguments)
             after.append(final)
         return inputs, tuple(after)
 

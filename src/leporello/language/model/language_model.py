@@ -23,6 +23,7 @@ from leporello.language.tokens.tokenizer import Tokenizer
 from leporello.language.tokens.vocabulary import read_vocabulary, write_vocabulary
 from leporello.nets.generate import Choosing, generate
 from leporello.nets.recurrent import Recurrent
+from leporello.text_table import html_text
 
 TOKENS_PER_PIECE = 256  # generated in one call, in some milliseconds
 TOKENS_PER_SCORING_CALL = 4096
@@ -57,6 +58,12 @@ class LanguageModel:
 
     def __init__(self, net: Recurrent, tokenizer: Tokenizer, config: Config, forced: bool = True) -> None:
         self.net, self.tokenizer, self.config, self.forced = net, tokenizer, config, forced
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.tokenizer.size} tokens, {type(self.tokenizer).__name__})\n{self.net!r}"
+
+    def _repr_html_(self) -> str:
+        return html_text(repr(self).split("\n")[0]) + self.net._repr_html_()
 
     @classmethod
     def load(cls, run: str | Path, which: str = "best") -> LanguageModel:

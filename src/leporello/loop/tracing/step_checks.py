@@ -35,11 +35,6 @@ def refuse_before(cell: nn.Module, sequences: Named, invariants: Named, states: 
 
 def refuse_other_forward(cell: nn.Module) -> None:
     """Refuse a step that does not take an input and a state."""
-    if isinstance(cell, nn.RNNBase):
-        raise ArgumentError(
-            f"torch.nn.{type(cell).__name__} reads a whole sequence; a cell is one step.",
-            tries="lp.from_torch(module) gives the same network here",
-        )
     if isinstance(cell, Cell) and type(cell).forward is Cell.forward:
         raise ArgumentError(
             "the cell has no forward.", cell=place_of(cell), expected="forward(self, x, state) -> (output, next state)"
@@ -82,10 +77,14 @@ HOOKS = {
 }
 
 
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # a call of `lp.Recurrent` calls them
+
+
 def _refuse_hooks(cell: nn.Module) -> None:
+    called = FORWARD_HOOKS if any(hasattr(module, "calls_hooks") for module in cell.modules()) else ()
     for path, module in cell.named_modules():
         for attribute, kind in HOOKS.items():
-            if getattr(module, attribute):
+            if attribute not in called and getattr(module, attribute):
                 raise UntraceableStep(
                     f"a module of the cell has a {kind}, which would run once per trace and not once per step.",
                     cell=place_of(cell),

@@ -1,0 +1,45 @@
+"""Arguments of torch.nn that networks and cells here call otherwise: who writes one is told the name or the class."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from leporello.errors import ArgumentError
+
+# torch.nn's argument -> what does it here; {cell} is the class that was called
+OTHER_NAMES = {
+    "input_size": "{cell}(inputs=...)",
+    "hidden_size": "{cell}(hidden=...)",
+    "proj_size": "lp.LSTM(inputs, hidden, projection=...)",
+    "num_layers": "lp.Recurrent(lp.Stack(lp.GRU(3, 4), lp.GRU(4, 4))): a cell for each layer",
+    "bidirectional": "lp.Bidirectional(lp.GRU(3, 4), lp.GRU(3, 4)): a cell for each direction",
+    "dropout": "lp.Stack(cell, cell, dropout=...), between the cells of a stack",
+    "batch_first": "lp.Recurrent(cell, batch_first=True)",
+    "device": "net.to(device)",
+    "dtype": "net.to(dtype)",
+}
+
+
+class OwnNames:
+    """A class that refuses torch.nn's names for its arguments, with what they are called here."""
+
+    if not TYPE_CHECKING:  # a checker finds them by __init__
+
+        def __new__(cls, *args: Any, **options: Any) -> OwnNames:
+            _refuse_names_of_torch(cls, options)
+            return super().__new__(cls)
+
+
+def _refuse_names_of_torch(kind: type, names: Iterable[str]) -> None:
+    """Raise for an argument of torch.nn that the initialiser of a class does not take."""
+    for name in OTHER_NAMES.keys() & names:
+        own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+        if not any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
+            raise ArgumentError(
+                f"the argument '{name}' is torch.nn's; here it has another name or place.",
+                came=f"{kind.__name__}({name}=...)",
+                expected=f"{kind.__name__}({', '.join(one.name for one in own)})",
+                tries=OTHER_NAMES[name].format(cell=f"lp.{kind.__name__}"),
+            )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -17,9 +18,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from leporello.analysis.arguments import call_in_float64
-from leporello.call.plan_cache import rewritten
+from leporello.call.plan_cache import PlanCache, rewritten
 from leporello.call.values import values_of
 from leporello.errors import ArgumentError, RowsMeet
+from leporello.loop.draws import noise_at_mean
 from leporello.loop.graph import function_of
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port
@@ -94,6 +96,7 @@ class StepByStepRun:
     states_before   by name of a state leaf, (length + 1, batch, ...): before each step; the last is the final state
     outputs         the loop's output sequences, (length, batch, ...)
     lengths         of the rows; None where all have the full length
+    has_mean_noise  whether random operators give their mean, and are no inputs
     """
 
     loop: Loop
@@ -105,13 +108,22 @@ class StepByStepRun:
     batch: int
     device: torch.device
     lengths: Tensor | None = None
+    has_mean_noise: bool = False
 
     @staticmethod
-    def of(net: Recurrent, inputs: Tree, state: Tree = None, **arguments: Any) -> StepByStepRun:
-        """Run the steps of a call, with the arguments of a call of the net."""
+    def of(
+        net: Recurrent, inputs: Tree, state: Tree = None, *, mean_noise: bool = False, **arguments: Any
+    ) -> StepByStepRun:
+        """Run the steps of a call, with the arguments of a call of the net.
+
+        mean_noise   random operators of the step give their mean; `has_mean_noise` says whether there are any
+        """
         float64_net, call = call_in_float64(net, inputs, state, **arguments)
         with torch.no_grad(), torch.autocast(call.device.type, enabled=False):
-            loop = rewritten(float64_net._plan_cache.loop(float64_net.cell, call), float64_net.cell, call)
+            loops = PlanCache() if mean_noise else float64_net._plan_cache
+            noise: AbstractContextManager[list[Any]] = noise_at_mean() if mean_noise else nullcontext([])
+            with noise as means:
+                loop = rewritten(loops.loop(float64_net.cell, call), float64_net.cell, call)
             if loop.batch_interaction is not None:
                 raise RowsMeet(
                     "rows of the batch influence each other: no gradient is a row's own.",
@@ -123,7 +135,16 @@ class StepByStepRun:
             function = function_of(loop.graph)
             states, outputs = _run_steps(loop, function, values, call.length, call.batch)
         return StepByStepRun(
-            loop, function, values, states, outputs, call.length, call.batch, call.device, call.lengths
+            loop,
+            function,
+            values,
+            states,
+            outputs,
+            call.length,
+            call.batch,
+            call.device,
+            call.lengths,
+            has_mean_noise=bool(means),
         )
 
     # ---- states, inputs and outputs as vectors

@@ -75,6 +75,31 @@ def once(function: Callable[..., Result], *args: Any, **options: Any) -> Result:
         _once.running = before
 
 
+class _Noise(threading.local):
+    """The random operators that gave their mean in this thread; None where they draw."""
+
+    at_mean: list[Any] | None = None
+
+
+_noise = _Noise()
+
+
+@contextlib.contextmanager
+def noise_at_mean() -> Iterator[list[Any]]:
+    """While the block runs, a step that is traced has the mean of every random operator in its place; yields those.
+
+    Dropout lets everything through, a normal number is its mean, a coin its probability. Whole numbers and choices have
+    no mean, and a comparison with a random number has none either: they are refused.
+    """
+    before = _noise.at_mean
+    found: list[Any] = []
+    _noise.at_mean = found
+    try:
+        yield found
+    finally:
+        _noise.at_mean = before
+
+
 def fresh(draw: Draw) -> Tensor:
     """New random numbers from torch's generator."""
     make = torch.rand if draw.distribution == "uniform" else torch.randn
@@ -115,6 +140,33 @@ def _integers(draw: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
     return (draw * (high - low)).floor().to(dtype) + low
 
 
+def _mean_of_dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    return (x * 0.0 if p == 1 else x.clone()), torch.ones_like(x, dtype=torch.bool)
+
+
+def _mean_of_bernoulli(x: Tensor, p: Any = None, **_: Any) -> Tensor:
+    if not x.dtype.is_floating_point:
+        raise _without_mean("bernoulli of whole numbers")
+    return x.clone() if p is None else torch.zeros_like(x) + p
+
+
+def _constant(value: Callable[..., float]) -> Callable[..., Tensor]:
+    """The mean of an operator that has the form of its first argument, as a function of its parameters."""
+    return lambda x, *args, **options: torch.full_like(x, value(*args, **options))
+
+
+def _of_size(value: float) -> Callable[..., Tensor]:
+    """The mean of an operator that is called with a size."""
+    return lambda size, **options: torch.full(size, value, dtype=options.get("dtype"), device=options.get("device"))
+
+
+def _without_mean(what: str) -> UntraceableStep:
+    return UntraceableStep(
+        f"the noise of this step has no mean: {what}.",
+        tries="draws=[...], the random numbers of one step; net.eval(), if the noise is of training alone",
+    )
+
+
 @dataclass(frozen=True)
 class Rule:
     """A random operator as a function of a draw.
@@ -122,40 +174,59 @@ class Rule:
     distribution   of the draw. Its shape is that of the operator's tensor arguments, broadcast; without any, the size
                    that the operator is called with
     value          value(draw, *the operator's own arguments) -> the result
+    mean           mean(*the operator's own arguments) -> the mean of the result; None where it has none
     in_place       whether the operator writes the result to its first argument
     """
 
     distribution: str
     value: Callable[..., Any]
+    mean: Callable[..., Any] | None = None
     in_place: bool = False
 
 
-_uniform_itself = Rule("uniform", lambda draw, x, **_: draw)
-_normal_itself = Rule("normal", lambda draw, x, **_: draw)
+def _itself(draw: Tensor, x: Any, **_: Any) -> Tensor:
+    return draw
+
+
+_mean_of_uniform = _constant(lambda low=0.0, high=1.0, **_: (low + high) / 2)
+_mean_of_normal = _constant(lambda mean=0.0, *_, **__: mean)
 
 DRAW_RULES: dict[Any, Rule] = {
-    aten.rand.default: _uniform_itself,
-    aten.rand_like.default: _uniform_itself,
-    aten.randn.default: _normal_itself,
-    aten.randn_like.default: _normal_itself,
+    aten.rand.default: Rule("uniform", _itself, _of_size(0.5)),
+    aten.rand_like.default: Rule("uniform", _itself, _constant(lambda **_: 0.5)),
+    aten.randn.default: Rule("normal", _itself, _of_size(0.0)),
+    aten.randn_like.default: Rule("normal", _itself, _constant(lambda **_: 0.0)),
     aten.randint.default: Rule("uniform", lambda draw, high, size, **k: _integers(draw, 0, high, _integer_dtype(k))),
     aten.randint.low: Rule("uniform", lambda draw, low, high, size, **k: _integers(draw, low, high, _integer_dtype(k))),
     aten.randint_like.default: Rule("uniform", lambda draw, x, high, **_: _integers(draw, 0, high, x.dtype)),
     aten.randint_like.low_dtype: Rule("uniform", lambda draw, x, low, high, **_: _integers(draw, low, high, x.dtype)),
-    aten.bernoulli.default: Rule("uniform", _bernoulli),
-    aten.bernoulli.p: Rule("uniform", _bernoulli),
-    aten.bernoulli_.float: Rule("uniform", lambda draw, x, p=0.5, **_: _bernoulli(draw, x, p), in_place=True),
-    aten.bernoulli_.Tensor: Rule("uniform", _bernoulli, in_place=True),
-    aten.native_dropout.default: Rule("uniform", _dropout),
-    aten.uniform.default: Rule("uniform", _uniform),
-    aten.uniform_.default: Rule("uniform", _uniform, in_place=True),
-    aten.normal_.default: Rule("normal", _normal, in_place=True),
-    aten.normal.Tensor_float: Rule("normal", lambda draw, mean, std=1.0, **_: draw * std + mean),
-    aten.normal.float_Tensor: Rule("normal", lambda draw, mean, std, **_: draw * std + mean),
-    aten.normal.Tensor_Tensor: Rule("normal", lambda draw, mean, std, **_: draw * std + mean),
-    aten.exponential_.default: Rule("uniform", _exponential, in_place=True),
+    aten.bernoulli.default: Rule("uniform", _bernoulli, _mean_of_bernoulli),
+    aten.bernoulli.p: Rule("uniform", _bernoulli, _mean_of_bernoulli),
+    aten.bernoulli_.float: Rule(
+        "uniform",
+        lambda draw, x, p=0.5, **_: _bernoulli(draw, x, p),
+        lambda x, p=0.5, **_: _mean_of_bernoulli(x, p),
+        in_place=True,
+    ),
+    aten.bernoulli_.Tensor: Rule("uniform", _bernoulli, _mean_of_bernoulli, in_place=True),
+    aten.native_dropout.default: Rule("uniform", _dropout, _mean_of_dropout),
+    aten.uniform.default: Rule("uniform", _uniform, _mean_of_uniform),
+    aten.uniform_.default: Rule("uniform", _uniform, _mean_of_uniform, in_place=True),
+    aten.normal_.default: Rule("normal", _normal, _mean_of_normal, in_place=True),
+    aten.normal.Tensor_float: Rule(
+        "normal", lambda draw, mean, std=1.0, **_: draw * std + mean, lambda mean, *_, **__: mean.clone()
+    ),
+    aten.normal.float_Tensor: Rule(
+        "normal", lambda draw, mean, std, **_: draw * std + mean, lambda mean, std, **_: torch.full_like(std, mean)
+    ),
+    aten.normal.Tensor_Tensor: Rule(
+        "normal", lambda draw, mean, std, **_: draw * std + mean, lambda mean, std, **_: mean + torch.zeros_like(std)
+    ),
+    aten.exponential_.default: Rule("uniform", _exponential, _constant(lambda rate=1.0, **_: 1 / rate), in_place=True),
     aten.multinomial.default: Rule("uniform", _multinomial),
 }
+
+_COMPARISONS = {aten.lt, aten.le, aten.gt, aten.ge, aten.eq, aten.ne}  # of a random number: a coin in disguise
 
 
 def _integer_dtype(options: dict[str, Any]) -> torch.dtype:
@@ -166,12 +237,13 @@ class Drawing(TorchDispatchMode):
     """While active, random operators take their numbers from `source(draw)` instead of a generator.
 
     A random operator without a rule in `DRAW_RULES` is refused. Results of operators under `torch.no_grad()` are
-    detached, so that a graph traced meanwhile shows that no gradient passes.
+    detached, so that a graph traced meanwhile shows that no gradient passes. Under `noise_at_mean` they give means.
     """
 
     def __init__(self, source: Callable[[Draw], Tensor]) -> None:
         super().__init__()
         self.source = source
+        self.means: list[Tensor] = []  # noise at its mean, kept while the mode is active
         self.plain = contextlib.ExitStack()
 
     def __enter__(self) -> Drawing:
@@ -191,9 +263,34 @@ class Drawing(TorchDispatchMode):
                 f"the step draws random numbers in a way that is not known: {func}.",
                 tries="draw with torch.rand_like, randn_like, bernoulli, normal or dropout and compute from that",
             )
-        value = func(*args, **kwargs) if rule is None else _value_of_draw(rule, self.source, func, args, kwargs)
+        if _noise.at_mean is not None:
+            value = self._at_mean(_noise.at_mean, rule, func, args, kwargs)
+        elif rule is None:
+            value = func(*args, **kwargs)
+        else:
+            value = _value_of_draw(rule, self.source, func, args, kwargs)
         if not torch.is_grad_enabled() and func is not aten.detach.default:
             return pytree.tree_map_only(Tensor, torch.Tensor.detach, value)
+        return value
+
+    def _at_mean(self, found: list[Any], rule: Rule | None, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator's value, its mean if it is random; what is computed from means alone is remembered as such."""
+        if rule is not None:
+            if rule.mean is None:
+                raise _without_mean(f"{func}")
+            with torch._C.DisableTorchFunction():
+                value = rule.mean(*args, **kwargs)
+            value = args[0].copy_(value) if rule.in_place else value
+            found.append(func)
+            is_noise = func is not aten.native_dropout.default
+        else:
+            tensors = [arg for arg in pytree.tree_leaves((args, kwargs)) if isinstance(arg, Tensor)]
+            noise = [any(tensor is mean for mean in self.means) for tensor in tensors]
+            if func.overloadpacket in _COMPARISONS and any(noise):
+                raise _without_mean(f"a random number is compared ({func}); torch.bernoulli(p) has the mean p")
+            value, is_noise = func(*args, **kwargs), bool(noise) and all(noise)
+        if is_noise:
+            self.means += [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
         return value
 
 

@@ -25,7 +25,12 @@ def line_that_sets(cell: nn.Module, name: str) -> str | None:
     path, _, attribute = name.rpartition(".")
     modules = [cell.get_submodule(path), *cell.modules()]  # a module's own methods before those of others
     classes = dict.fromkeys(kind for module in modules for kind in type(module).__mro__)
-    found = (line for kind in classes if not kind.__module__.startswith(("torch.", "builtins")) for line in _lines(kind, attribute))
+    found = (
+        line
+        for kind in classes
+        if not kind.__module__.startswith(("torch.", "builtins"))
+        for line in _lines(kind, attribute)
+    )
     return next(found, None)
 
 

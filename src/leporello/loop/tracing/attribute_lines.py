@@ -44,7 +44,7 @@ def _lines(kind: type, attribute: str) -> Iterator[str]:
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
     for method in methods:
         for node in ast.walk(method):
-            if _sets(node, attribute):
+            if isinstance(node, ast.stmt) and _sets(node, attribute):
                 text = lines[node.lineno - 1].strip()
                 yield f"{Path(inspect.getsourcefile(kind) or '').name}, line {first + node.lineno - 1}: {text}"
 

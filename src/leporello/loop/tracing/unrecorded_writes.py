@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 from leporello.errors import UntraceableStep
 from leporello.loop.state import Tree
 
-_READS_DATA = torch.Tensor.data.__get__
-_SETS_DATA = torch.Tensor.data.__set__
+_DATA: Any = torch.Tensor.data
+_READS_DATA, _SETS_DATA = _DATA.__get__, _DATA.__set__
 _DETACHES = (torch.Tensor.detach, torch.detach)
 _WRITE_NO_VALUE = ("detach_", "requires_grad_", "retain_grad_")
 

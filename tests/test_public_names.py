@@ -47,6 +47,7 @@ NAMES = [
     "check_gradients",
     "detach",
     "errors",
+    "export",
     "fold",
     "from_torch",
     "generate",

@@ -27,6 +27,7 @@ from leporello.loop.draws import once
 from leporello.loop.state import detach, rows, to
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
+from leporello.nets.export.export import export
 from leporello.nets.feedback import Feedback
 from leporello.nets.files import load, save
 from leporello.nets.fold import fold
@@ -74,6 +75,7 @@ __all__ = [
     "UORO",
     "GradientReport",
     "check_gradients",
+    "export",
     "Loop",
     "fold",
     "generate",

@@ -47,6 +47,30 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
     return Split(loop=loop, stages=stages, classes=kinds)
 
 
+def whole_step(loop: Loop) -> Split:
+    """A loop whose step is one inside, whatever could run at once: what is exported runs step by step.
+
+    The stage "once" is what is made of invariants alone. All outputs and states are in the inside, in their order.
+    """
+    loop = without_own_gradients(loop)
+    _refuse_lost_rows(loop)
+    kinds = classes(loop, changing=True)
+    once, inside = StageGraphs("once", loop, kinds), StageGraphs("inside", loop, kinds)
+    for _, leaving in loop.delays.values():
+        inside.compute(leaving)
+    for node in loop.nodes:
+        if kinds[node] is ValueClass.VARYING:
+            inside.compute(node)
+    for port, node in zip(loop.outputs, loop.results, strict=True):
+        if port.kind == "sequence":
+            inside.write(node)
+    stage = inside.stage()
+    for node in stage.reads:
+        if kinds[node] is not ValueClass.VARYING and node.op != "placeholder":
+            once.write(node)
+    return Split(loop=loop, stages=(once.stage(), stage), classes=kinds)
+
+
 def _refuse_lost_rows(loop: Loop) -> None:
     """Refuse a view of a value without elements, in whose sizes the rows, times nothing, are gone."""
     for node in loop.nodes:

@@ -72,10 +72,13 @@ def is_getitem(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
 
-def classes(loop: Loop) -> dict[fx.Node, ValueClass]:
-    """The class of each value of a Loop's graph. A state that no step changes is timeless."""
+def classes(loop: Loop, *, changing: bool = False) -> dict[fx.Node, ValueClass]:
+    """The class of each value of a Loop's graph. A state that no step changes is timeless.
+
+    changing   whether that counts as varying all the same
+    """
     delays = loop.delays.values()
-    unchanged = {leaving for entering, leaving in delays if entering is leaving}
+    unchanged = set() if changing else {leaving for entering, leaving in delays if entering is leaving}
     kinds: dict[fx.Node, ValueClass] = {next(iter(loop.graph.nodes)): ValueClass.COUNT}
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind == "invariant" and not port.rows:

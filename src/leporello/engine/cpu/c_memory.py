@@ -58,7 +58,7 @@ class MemoryLayout:
         self.lanes = vector_bytes // kernel.dtype.itemsize
         self.rows_together = rows_together(kernel)
         self.ahead = blocks_ahead(kernel)
-        self.names = _names(kernel)
+        self.names = buffer_names(kernel)
         self.registers = register_values(kernel)
         places: tuple[Place, ...] = ("state", "next", "scratch")
         self.own = [buffer for place in places for buffer in kernel.buffers[place] if buffer not in self.registers]
@@ -105,7 +105,7 @@ class MemoryLayout:
         return sum(map(self.own_bytes, self.own)) + self.gathered_bytes() + CACHE_LINE_BYTES
 
 
-def _names(kernel: Kernel) -> dict[Buffer, str]:
+def buffer_names(kernel: Kernel) -> dict[Buffer, str]:
     """A C identifier for each buffer: the user's name, made unique by an ending for its place and a counter."""
     names: dict[Buffer, str] = {}
     taken: set[str] = set()

@@ -34,6 +34,7 @@ from leporello.nets.fold import fold
 from leporello.nets.generate import generate
 from leporello.nets.net_summary import summary
 from leporello.nets.online import online
+from leporello.nets.quantise import QuantiseReport, quantise
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
@@ -82,6 +83,8 @@ __all__ = [
     "named",
     "once",
     "online",
+    "quantise",
+    "QuantiseReport",
     "record",
     "stream",
     "summary",

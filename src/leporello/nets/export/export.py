@@ -24,7 +24,8 @@ def export(net: nn.Module, path: str | os.PathLike[str], *, example: Tree = None
     net       lp.Recurrent, or a network that is a cell over a sequence: lp.Summary, lp.Layers of lp.Recurrent
     path      model.c: a C file, and the header model.h beside it
     example   inputs as for a call, (length, batch, ...): what the file is compared on
-    options   of the format. C: `state`, which a reset sets; `steps`, for a system without inputs
+    options   of the format. C: `state`, which a reset sets; `steps`, for a system without inputs; `quantise="int8"`,
+              with `data` on which the scales are chosen
 
     Returns a report of what was written and of the largest error; a difference raises, and then nothing is written.
 

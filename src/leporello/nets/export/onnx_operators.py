@@ -119,10 +119,6 @@ def _tangent(at: StepWriter, x: str, dtype: torch.dtype) -> str:
     return at.graph("Div", at.graph("Sin", x), at.graph("Cos", x))
 
 
-def _squared(at: StepWriter, x: str, dtype: torch.dtype) -> str:
-    return at.graph("Mul", x, x)
-
-
 def _sign_bit(at: StepWriter, node: fx.Node, a: Arguments) -> str:
     value = node.args[0]
     assert isinstance(value, fx.Node)
@@ -390,7 +386,6 @@ OPERATORS: dict[str, Rule] = {
     "div": _division,
     "neg": _one("Neg"),
     "abs": _one("Abs"),
-    "square": _composed(_squared),
     "reciprocal": _one("Reciprocal"),
     "pow": _two("Pow"),
     "floor_divide": _by_division(_rounded_down),
@@ -461,7 +456,7 @@ OPERATORS: dict[str, Rule] = {
     "where": _where,
     "masked_fill": _masked_fill,
     "_to_copy": _to_copy,
-    "prims.convert_element_type": _to_copy,
+    "convert_element_type": _to_copy,
     # products
     "mm": _product,
     "bmm": _product,

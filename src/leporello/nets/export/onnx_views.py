@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.errors import EngineRefusal
+from leporello.loop.graph import operator_name
 from leporello.nets.export.onnx_operators import chosen
 from leporello.nets.export.onnx_step import Rule, StepWriter
 
@@ -42,7 +43,7 @@ def _count(kind: str) -> Rule:
 
 
 def _size(at: StepWriter, node: fx.Node, a: Arguments) -> str:
-    return at.graph.sizes(at.size(_value_of(node).shape[node.args[1]]))  # type: ignore[index]
+    return at.graph.sizes(at.size(_value_of(node).shape[a["dim"]]))
 
 
 # ---- shapes
@@ -82,10 +83,8 @@ def _repeated(at: StepWriter, node: fx.Node, a: Arguments) -> str:
 
 
 def _filled(at: StepWriter, node: fx.Node, a: Arguments) -> str:
-    """A shape full of one number; `empty` is full of zeros."""
-    number = a.get("fill_value", a.get("value"))
-    if number is None:
-        number = int(node.target.__name__.startswith(("ones", "new_ones")))  # type: ignore[union-attr]
+    """A shape full of one number."""
+    number = a.get("fill_value", a.get("value", int("ones" in operator_name(node))))
     return at.expand(at.value(number, at.result(node)), node.meta["val"])
 
 
@@ -301,10 +300,8 @@ def _scattered(at: StepWriter, node: fx.Node, a: Arguments) -> str:
 
 
 VIEWS: dict[str, Rule] = {
-    # results of an operator, sizes
+    # several results, sizes
     "operator.getitem": _item,
-    "operator.add": _count("Add"),
-    "operator.sub": _count("Sub"),
     "operator.mul": _count("Mul"),
     "sym_size": _size,
     # what changes nothing
@@ -312,12 +309,10 @@ VIEWS: dict[str, Rule] = {
     "alias": _same,
     "clone": _same,
     "detach": _same,
-    "contiguous": _same,
-    "lift_fresh_copy": _same,
+    "view_of": _same,
     # shapes
     "view": _reshaped,
     "_unsafe_view": _reshaped,
-    "reshape": _reshaped,
     "unsqueeze": _reshaped,
     "squeeze": _reshaped,
     "t": _transposed,
@@ -329,16 +324,13 @@ VIEWS: dict[str, Rule] = {
     "full": _filled,
     "full_like": _filled,
     "fill": _filled,
+    "new_full": _filled,
+    "new_ones": _filled,
+    "new_zeros": _filled,
     "ones": _filled,
     "ones_like": _filled,
-    "new_ones": _filled,
     "zeros": _filled,
     "zeros_like": _filled,
-    "new_zeros": _filled,
-    "new_full": _filled,
-    "empty": _filled,
-    "empty_like": _filled,
-    "new_empty": _filled,
     # parts
     "select": _selected,
     "slice": _sliced,

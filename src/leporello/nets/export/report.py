@@ -11,7 +11,8 @@ class ExportReport:
     """What an export has written.
 
     files           that were written
-    largest_error   the largest absolute difference from the network's outputs and final state on the example
+    largest_error   the largest difference from the network's outputs and final state; the format's own report says
+                    of what, and relative to what
     tolerance       the error from which on an export is refused
     """
 

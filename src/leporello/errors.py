@@ -74,6 +74,10 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
+class ExportMismatch(LeporelloError, AssertionError):
+    """An exported file does not compute what the network computes."""
+
+
 class GraphGone(LeporelloError, ValueError):
     """A gradient was to go back through steps whose record is no longer there, or no longer true."""
 

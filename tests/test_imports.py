@@ -46,6 +46,7 @@ IMPORTED_LATE = {
     "tokenizers": "an optional package",
     "tomli_w": "an optional package",
     "torch._dynamo": "takes most of a second to load",
+    "torch.fx.experimental.symbolic_shapes": "loads sympy, which takes most of a second",
     "torch.utils.tensorboard": "needs the optional package tensorboard",
     "typer": "an optional package",
 }
@@ -53,6 +54,7 @@ IMPORTED_LATE = {
 OURS_IMPORTED_LATE = {
     "leporello.cli.app": "needs typer; without it the command says how to install it",
     "leporello.call.compiled": "loads a part of torch that only compilers need",
+    "leporello.loop.symbolic_shapes": "loads sympy and dynamo, which the first trace needs",
 }
 
 

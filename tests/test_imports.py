@@ -52,7 +52,6 @@ IMPORTED_LATE = {
 }
 
 OURS_IMPORTED_LATE = {
-    "leporello.cli.app": "needs typer; without it the command says how to install it",
     "leporello.call.compiled": "loads a part of torch that only compilers need",
     "leporello.loop.symbolic_shapes": "loads sympy and dynamo, which the first trace needs",
 }

@@ -74,6 +74,10 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
+class MissingPackage(LeporelloError, ImportError):
+    """An optional package is not installed."""
+
+
 class GraphGone(LeporelloError, ValueError):
     """A gradient was to go back through steps whose record is no longer there, or no longer true."""
 

@@ -52,6 +52,8 @@ IMPORTED_LATE = {
 }
 
 OURS_IMPORTED_LATE = {
+    "leporello_command.outline": "needs typer; without it the command says how to install it",
+    "leporello.cli.app": "imports torch, which `leporello --help` does without",
     "leporello.call.compiled": "loads a part of torch that only compilers need",
     "leporello.loop.symbolic_shapes": "loads sympy and dynamo, which the first trace needs",
 }

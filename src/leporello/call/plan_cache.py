@@ -290,10 +290,12 @@ class Network(Protocol):
 
     cell: nn.Module
     gradient: Method
-    engine: str
     batch_first: bool
     _plan_cache: PlanCache
     _handle: str
+
+    @property
+    def engine(self) -> str: ...
 
 
 _numbers = itertools.count()

@@ -6,8 +6,8 @@ A call with a new signature is checked, planned and run; one with a signature se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,12 @@ from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
 from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
+from leporello.nets.typing import CallArguments, EngineName, NetworkOptions, Output, State, Step
 from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(OwnNames, nn.Module):
+class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None
@@ -60,12 +61,21 @@ class Recurrent(OwnNames, nn.Module):
     (torch.Size([5, 2, 3]), torch.Size([2, 3]))
     """
 
+    @overload
+    def __init__(self, cell: Step[Output, State], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Callable[..., tuple[Output, State]], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Any, **options: Unpack[NetworkOptions]) -> None: ...
+
     def __init__(
         self,
         cell: Any,
         *,
         gradient: Method | None = None,
-        engine: str = "auto",
+        engine: EngineName = "auto",
         batch_first: bool = False,
         batch_axis: Axes | None = None,
     ) -> None:
@@ -84,6 +94,12 @@ class Recurrent(OwnNames, nn.Module):
         super().__setstate__(state)
         self._handle = handle_of(self)  # a copy is another network
 
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Output, State]: ...
+
     def forward(
         self,
         inputs: Tree = None,
@@ -98,7 +114,7 @@ class Recurrent(OwnNames, nn.Module):
         time: Any = None,
         context: Tree = None,
         gradient: Method | None = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """Outputs and final state.
 
         inputs    (length, batch, ...), a tree of such tensors, a PackedSequence, or None for a system without input
@@ -179,7 +195,7 @@ class Recurrent(OwnNames, nn.Module):
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
         context: Tree = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)

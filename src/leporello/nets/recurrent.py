@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
+from leporello.call.checks import EAGER
 from leporello.call.explain import Explanation, explanation
 from leporello.call.inputs import map_tensors, time_first
 from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
+from leporello.call.transformed import TRANSFORMED, run_transformed
 from leporello.call.values import counted, extra_values, values_of
 from leporello.engine.choice import refuse_unknown
+from leporello.engine.functorch_levels import is_transforming
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, LeporelloError, MissingState
 from leporello.gradient.method import Method
@@ -134,7 +137,7 @@ class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if steps is None and draws is None and time is None:
+        if steps is None and draws is None and time is None and not is_transforming():
             before = batch_in_front(self.cell, state)
             fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
             key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
@@ -198,7 +201,8 @@ class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
-        if reset is None and target is None and forcing is None and draws is None and time is None:
+        plain = reset is None and target is None and forcing is None and draws is None and time is None
+        if plain and not is_transforming():
             key = signature(
                 x, batch_in_front(self.cell, state), None, None, context, self.engine, self.gradient, one_step=True
             )
@@ -222,6 +226,7 @@ class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
             time=time,
             context=context,
             one_step=True,
+            range_checks=TRANSFORMED if is_transforming() else EAGER,
         )
         output, state = self._run(call, key=key)
         return map_tensors(lambda leaf: leaf.squeeze(0), output), state
@@ -278,7 +283,8 @@ class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
-        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+        checks = TRANSFORMED if is_transforming() else EAGER
+        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, range_checks=checks, **arguments)
 
     def _observed(self) -> Recurrent:
         """The network whose outputs also hold what hooks on modules of the cell are called with."""
@@ -318,6 +324,8 @@ class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
         """
         gradient = self.gradient if gradient is None else gradient
         call = detached_for(call, gradient)
+        if is_transforming():
+            return run_transformed(self, call, gradient)
         cached = self._plan_cache.cached_call(self.cell, call, gradient, self.engine, key)
         return cached.run_checked(call, passing)
 

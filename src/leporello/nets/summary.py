@@ -148,6 +148,14 @@ class Summary(nn.Module):
         read = self.net.explain(inputs, state, **arguments)  # type: ignore[operator]
         return Explanation(read + "then     the head, once\n")
 
+    def at_each_step(self) -> Recurrent:
+        """A network whose output at each step is what this one gives for a sequence that ends there."""
+        assert isinstance(self.net, Recurrent)
+        reader = self.net.cell
+        assert isinstance(reader, Cell)
+        cell = reader.cell if isinstance(reader, _Reading) else reader
+        return Recurrent(_Concluding(cell, self.head, self.reads), batch_first=self.net.batch_first)
+
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments; its outputs are computed at the last step only."""
         if not isinstance(self.net, Recurrent) or not isinstance(self.net.cell, Cell):
@@ -155,9 +163,7 @@ class Summary(nn.Module):
                 f"a summary of {type(self.net).__name__} is several loops, and has no drawing of its own.",
                 tries="fold what it reads with: net.net",
             )
-        reader = self.net.cell
-        cell = reader.cell if isinstance(reader, _Reading) else reader
-        loop = Recurrent(_Concluding(cell, self.head, self.reads)).fold(inputs, state, **arguments)
+        loop = self.at_each_step().fold(inputs, state, **arguments)
         return loop.replace(last_step_outputs=tuple(port.name for port in loop.outputs if port.kind == "sequence"))
 
 

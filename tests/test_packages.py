@@ -1,7 +1,7 @@
 """The wheel and the sdist in an empty environment: what they hold, and that the extras suffice. In make check-all.
 
 Each Python on the PATH from 3.11 on that starts is taken, with the torch of constraints.txt; LEPORELLO_TORCH names
-others: `LEPORELLO_TORCH="2.11.0 2.13.0" make check-all`.
+other versions: `LEPORELLO_TORCH="2.11.0 2.13.0" make check-all`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def test_they_hold_the_package_with_its_types_and_the_command(packages: tuple[Pa
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"leporello", "leporello_command"}
     assert {"leporello/py.typed", "leporello/engine/cpu/functions.c", "leporello_command/outline.py"} <= set(names)
-    with tarfile.open(sdist) as opened:
-        inside = {name.partition("/")[2] for name in opened.getnames()}
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "Makefile", "constraints.txt", "tests/test_packages.py", "docs/index.md"} <= inside
 
 

@@ -74,13 +74,12 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
-<<<<<<< HEAD
 class ExportMismatch(LeporelloError, AssertionError):
     """An exported file does not compute what the network computes."""
-=======
+
+
 class MissingPackage(LeporelloError, ImportError):
     """An optional package is not installed."""
->>>>>>> 10d966b1aac0e5d0e41af80bc07f0cd121fe7506
 
 
 class GraphGone(LeporelloError, ValueError):

@@ -38,6 +38,8 @@ SHORT = {
     ],
     "05_ppo.py": ["--updates", "2", "--carts", "5", "--length", "7", "--hidden", "3", "--plot", "ppo.png"],
     "06_lightning.py": ["--epochs", "2", "--words", "65", "--hidden", "3", "--plot", "loss.png"],
+    "07_audio_in_c.py": ["--updates", "2", "--length", "120", "--seconds", "0.1", "--hidden", "5"],
+    "08_microcontroller.py": ["--updates", "2", "--length", "31", "--hidden", "9"],
     "10_1_elman.py": [],
     "10_2_jordan.py": [],
     "10_3_summary.py": [],

@@ -39,6 +39,8 @@ WITHOUT_CYCLES = (
 IMPORTED_LATE = {
     "matplotlib": "an optional package",
     "platformdirs": "an optional package",
+    "onnx": "an optional package",
+    "onnxruntime": "an optional package",
     "pydoc_data.topics": "a large text that one command reads",
     "resvg_py": "an optional package",
     "rich": "an optional package",

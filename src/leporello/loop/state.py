@@ -102,8 +102,10 @@ def write_rows(state: Tree, index: Any, values: Tree) -> Tree:
     """
     replaced, given = rows(state, index), values
     values = same_structure(given, replaced)
-    leaves = zip(leaves_of(replaced), leaves_of(values), strict=True) if values is not None else ()
-    if values is None or any(_form(old) != _form(new) for old, new in leaves):
+    fits = (values is None) == (replaced is None) and all(
+        _form(old) == _form(new) for old, new in zip(leaves_of(replaced), leaves_of(values), strict=True)
+    )
+    if not fits:
         raise StateMismatch(
             "the argument 'values' has another form than the rows that it replaces.",
             came=described(given),

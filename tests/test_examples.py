@@ -17,6 +17,8 @@ SHORT = {
     "01_memory.py": ["--updates", "2", "--batch", "3", "--hidden", "5", "--length", "7", "--lengths", "1", "7", "63"],
     "02_influence_balancing.py": ["--updates", "3"],
     "03_teacher_forcing.py": ["--quick"],
+    "07_audio_in_c.py": ["--updates", "2", "--length", "120", "--seconds", "0.1", "--hidden", "5"],
+    "08_microcontroller.py": ["--updates", "2", "--length", "31", "--hidden", "9"],
     "10_1_elman.py": [],
     "10_2_jordan.py": [],
     "10_3_summary.py": [],

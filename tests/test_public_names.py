@@ -32,6 +32,7 @@ NAMES = [
     "MinGRU",
     "PeepholeLSTM",
     "Perceptron",
+    "QuantiseReport",
     "RNN",
     "RTRL",
     "RandomTruncated",
@@ -56,6 +57,7 @@ NAMES = [
     "named",
     "once",
     "online",
+    "quantise",
     "record",
     "resets_after",
     "rows",
@@ -68,6 +70,7 @@ NAMES = [
     "to",
     "to_torch",
     "turing",
+    "write_rows",
 ]
 
 IMPORT_ALONE = """

@@ -24,7 +24,7 @@ from leporello.loop.cell import Cell, named
 from leporello.loop.clock import time
 from leporello.loop.context import shared
 from leporello.loop.draws import once
-from leporello.loop.state import detach, rows, to
+from leporello.loop.state import detach, rows, to, write_rows
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
 from leporello.nets.export.export import export
@@ -34,6 +34,7 @@ from leporello.nets.fold import fold
 from leporello.nets.generate import generate
 from leporello.nets.net_summary import summary
 from leporello.nets.online import online
+from leporello.nets.quantise import QuantiseReport, quantise
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
@@ -82,6 +83,8 @@ __all__ = [
     "named",
     "once",
     "online",
+    "quantise",
+    "QuantiseReport",
     "record",
     "stream",
     "summary",
@@ -91,6 +94,7 @@ __all__ = [
     "rows",
     "shared",
     "to",
+    "write_rows",
     "from_torch",
     "to_torch",
     "load",

@@ -241,9 +241,41 @@ def test_the_header_is_readable_by_cpp(tmp_path: Path) -> None:
 def test_names_come_from_the_file_and_from_the_cell(tmp_path: Path) -> None:
     exported(lp.Recurrent(lp.Stack(lp.GRU(3, 4), lp.GRU(4, 5))), tmp_path, torch.randn(3, 2, 3), name="2nd odd-name.c")
     header = (tmp_path / "2nd odd-name.h").read_text()
-    assert "void v_2nd_odd_name_step(struct v_2nd_odd_name *m, const float *x, float *" in header
-    assert "#define V_2ND_ODD_NAME_STATE_V_0_H 4" in header
+    assert "void x_2nd_odd_name_step(struct x_2nd_odd_name *m, const float *x, float *" in header
+    assert "#define X_2ND_ODD_NAME_STATE_X_0_H 4" in header
     assert "'1.h' of the cell" in header
+
+
+class Names(lp.Cell):
+    """Names that C keeps for itself, and names that differ in capitals alone."""
+
+    def __init__(self) -> None:
+        super().__init__(int=3, h=3, H=3, next_h=3)
+
+    def forward(self, x: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+        i, h, g, n = state
+        h, g, n = torch.tanh(h + x["double"]), torch.relu(g - x["x"]), n + torch.exp(-x["v_x"])
+        outputs = {"tanhf": h * g, "struct": i + h, "STRUCT": g, "é": n, "best": n.argmax(-1), "m": h.amax(-1)}
+        return outputs, (torch.softmax(i + n, -1), h, g, n)
+
+
+def test_names_that_c_keeps_for_itself(tmp_path: Path) -> None:
+    inputs = {name: torch.randn(5, 2, 3) for name in ("double", "x", "v_x")}
+    exported(lp.Recurrent(Names()), tmp_path, inputs, name="int.c")
+    header = (tmp_path / "int.h").read_text()
+    macros = re.findall(r"#define (INT__\w+) ", header)
+    assert len(macros) == len(set(macros)) == 3 + 6 + 4
+
+
+def test_rounding_that_the_recurrence_amplifies_is_no_difference(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = lp.Recurrent(lp.RNN(3, 40))
+    with torch.no_grad():
+        net.cell.W *= 30  # chaotic
+    report = exported(net, tmp_path, torch.randn(300, 2, 3))
+    assert report.largest_error > 0.1
+    assert report.step_error < report.tolerance
+    assert "the recurrence amplifies rounding" in str(report)
 
 
 def test_the_same_network_gives_the_same_text(tmp_path: Path) -> None:

@@ -31,15 +31,17 @@ HTML_SUFFIXES = (".html", ".htm")
 
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
-    first: Annotated[int, typer.Option(metavar="N", help="So many characters alone; 0: all.")] = 2000,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Files or folders; -: standard input.")],
+    first: Annotated[
+        int, typer.Option(metavar="N", help="Score this many characters from the beginning alone; 0: all.")
+    ] = 2000,
     encoding: Encoding = "auto",
-    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    which: Annotated[str, typer.Option(metavar="WORD", help="Which checkpoint to read: best or last.")] = "best",
     unknown: Annotated[
-        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+        str, typer.Option(metavar="WORD", help="What becomes of unknown characters: the unknown symbol, or an error.")
     ] = "symbol",
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="Write it as a page, FILE.html.")
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Write the coloured text as a page, FILE.html.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print tokens and bits as one JSON object instead.")] = False,
 ) -> None:
@@ -95,11 +97,11 @@ def bits_per_piece(model: LanguageModel, text: str, bits: list[float]) -> tuple[
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Files or folders; -: standard input.")],
     encoding: Encoding = "auto",
-    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    which: Annotated[str, typer.Option(metavar="WORD", help="Which checkpoint to read: best or last.")] = "best",
     unknown: Annotated[
-        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+        str, typer.Option(metavar="WORD", help="What becomes of unknown characters: the unknown symbol, or an error.")
     ] = "symbol",
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
@@ -118,7 +120,10 @@ def evaluate(
     )
 
 
-Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
+Encoding = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Encoding of the text: auto finds it; or utf-8, gb18030, big5, utf-16, latin-1."),
+]
 
 MAX_UNKNOWN_LISTED = 20  # unknown characters or words that an error names
 

@@ -34,7 +34,7 @@ class OwnNames:
 
 def _refuse_names_of_torch(kind: type, names: Iterable[str]) -> None:
     """Raise for an argument of torch.nn that the initialiser of a class does not take."""
-    for name in OTHER_NAMES.keys() & names:
+    for name in (one for one in OTHER_NAMES if one in names):  # in the order of the table
         own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
         if not any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
             raise ArgumentError(

@@ -6,20 +6,23 @@ A call with a new signature is checked, planned and run; one with a signature se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
+from leporello.call.checks import EAGER
 from leporello.call.explain import Explanation, explanation
 from leporello.call.inputs import map_tensors, time_first
 from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
+from leporello.call.transformed import TRANSFORMED, run_transformed
 from leporello.call.values import counted, extra_values, values_of
 from leporello.engine.choice import refuse_unknown
+from leporello.engine.functorch_levels import is_transforming
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, LeporelloError, MissingState
 from leporello.gradient.method import Method
@@ -31,11 +34,12 @@ from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
 from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
+from leporello.nets.typing import CallArguments, EngineName, NetworkOptions, Output, State, Step
 from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(Constructed, OwnNames, nn.Module):
+class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None
@@ -58,12 +62,21 @@ class Recurrent(Constructed, OwnNames, nn.Module):
     (torch.Size([5, 2, 3]), torch.Size([2, 3]))
     """
 
+    @overload
+    def __init__(self, cell: Step[Output, State], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Callable[..., tuple[Output, State]], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Any, **options: Unpack[NetworkOptions]) -> None: ...
+
     def __init__(
         self,
         cell: Any,
         *,
         gradient: Method | None = None,
-        engine: str = "auto",
+        engine: EngineName = "auto",
         batch_first: bool = False,
         batch_axis: Axes | None = None,
     ) -> None:
@@ -82,6 +95,12 @@ class Recurrent(Constructed, OwnNames, nn.Module):
         super().__setstate__(state)
         self._handle = handle_of(self)  # a copy is another network
 
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Output, State]: ...
+
     def forward(
         self,
         inputs: Tree = None,
@@ -96,7 +115,7 @@ class Recurrent(Constructed, OwnNames, nn.Module):
         time: Any = None,
         context: Tree = None,
         gradient: Method | None = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """Outputs and final state.
 
         inputs    (length, batch, ...), a tree of such tensors, a PackedSequence, or None for a system without input
@@ -119,7 +138,7 @@ class Recurrent(Constructed, OwnNames, nn.Module):
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if steps is None and draws is None and time is None:
+        if steps is None and draws is None and time is None and not is_transforming():
             before = batch_in_front(self.cell, state)
             fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
             key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
@@ -177,13 +196,14 @@ class Recurrent(Constructed, OwnNames, nn.Module):
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
         context: Tree = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
-        if reset is None and target is None and forcing is None and draws is None and time is None:
+        plain = reset is None and target is None and forcing is None and draws is None and time is None
+        if plain and not is_transforming():
             key = signature(
                 x, batch_in_front(self.cell, state), None, None, context, self.engine, self.gradient, one_step=True
             )
@@ -207,6 +227,7 @@ class Recurrent(Constructed, OwnNames, nn.Module):
             time=time,
             context=context,
             one_step=True,
+            range_checks=TRANSFORMED if is_transforming() else EAGER,
         )
         output, state = self._run(call, key=key)
         return map_tensors(lambda leaf: leaf.squeeze(0), output), state
@@ -263,7 +284,8 @@ class Recurrent(Constructed, OwnNames, nn.Module):
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
-        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+        checks = TRANSFORMED if is_transforming() else EAGER
+        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, range_checks=checks, **arguments)
 
     def _observed(self) -> Recurrent:
         """The network whose outputs also hold what hooks on modules of the cell are called with."""
@@ -303,6 +325,8 @@ class Recurrent(Constructed, OwnNames, nn.Module):
         """
         gradient = self.gradient if gradient is None else gradient
         call = detached_for(call, gradient)
+        if is_transforming():
+            return run_transformed(self, call, gradient)
         cached = self._plan_cache.cached_call(self.cell, call, gradient, self.engine, key)
         return cached.run_checked(call, passing)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.ends import ends_of
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
+from leporello.nets.typing import CallArguments, NetworkOptions
 from leporello.view.folded_loop import FoldedLoop
 
 
@@ -89,7 +90,7 @@ class Summary(Constructed, nn.Module):
         head: Callable[[Any], Any],
         *,
         reads: Literal["output", "state"] = "output",
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__()
         if reads not in ("output", "state"):
@@ -120,6 +121,12 @@ class Summary(Constructed, nn.Module):
             )
         self.reads = reads
         self.head = head
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Any, Any]: ...
 
     def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """The head's output and the final state; arguments as for `lp.Recurrent`."""

@@ -15,7 +15,7 @@ from leporello.engine.cpu.c_blocks import BlockWriter
 from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout, free_lengths
 from leporello.engine.cpu.c_operators import TYPES
 from leporello.errors import EngineRefusal
-from leporello.kernel.dependencies import read, touched, written
+from leporello.kernel.dependencies import loaded, read, touched, written
 from leporello.kernel.description import (
     Block,
     Buffer,
@@ -41,6 +41,7 @@ def runtime_text(dtype: torch.dtype, vector_bytes: int) -> str:
     """The C text that all kernels of one dtype share: products, sums, and the threads."""
     defined = {
         "REAL": TYPES[dtype],
+        "SINGLE": int(dtype == torch.float32),
         "INTEGER": "long long" if dtype == torch.float64 else "int",
         "WIDE": vector_bytes // dtype.itemsize,
         "ROWS": tile_rows(vector_bytes),
@@ -65,10 +66,13 @@ def c_source_of(kernel: Kernel, vector_bytes: int) -> str:
 def refuse_types(kernel: Kernel) -> None:
     """Raise an `EngineRefusal` for types that this emitter does not cover.
 
-    A dtype must be in `TYPES`, and the same for storage, arithmetic and accumulation.
+    A dtype must be in `TYPES`, and the same for storage, arithmetic and accumulation. A matrix may be stored narrower.
     """
+    element_by_element = loaded(kernel)
     for buffers in kernel.buffers.values():
         for buffer in buffers:
+            if buffer.place == "fixed" and buffer.slot not in element_by_element:
+                continue
             if buffer.dtype not in TYPES or buffer.arithmetic != buffer.dtype:
                 _refuse(f"values stored as {buffer.dtype} and computed in {buffer.arithmetic} ({buffer.name})")
     for block in kernel.blocks:

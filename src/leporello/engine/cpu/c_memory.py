@@ -10,7 +10,7 @@ from leporello.kernel.description import Buffer, Kernel, Place, Product
 from leporello.loop.sizes import AnySize, Size, nominal
 
 POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write", "total")
-MATRIX_WORDS = 5  # of a matrix, behind the pointers: `matrix` in products.c
+MATRIX_WORDS = 6  # of a matrix, behind the pointers: `matrix` in products.c
 MAX_ROWS_TOGETHER = 24  # that one thread takes through a step together
 MAX_ROWS_TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
 LARGE_MATRIX_ELEMENTS = 1 << 18  # of all matrices

@@ -239,7 +239,7 @@ class NetworkScorer:
         state     before the piece; None: the initial state
         """
         with evaluation_mode(self.net), torch.no_grad():
-            return self.net(inputs, state, **({"targets": targets} if self.forced else {}))
+            return self.net(inputs, state, targets=targets if self.forced else None)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch import nn
 from leporello.atomic_write import write_atomically
 from leporello.call.inputs import map_tensors
 from leporello.engine.cpu.build import refuse_no_compiler
+from leporello.errors import ArgumentError
 from leporello.kernel.description import Apply, Expression, Kernel, Pointwise, Product, operands
 from leporello.kernel.operators import OPERATORS
 from leporello.loop.batch_axis import batch_in_front
@@ -22,6 +24,8 @@ from leporello.nets.export.c_check import TOLERANCE, Compiled, Errors, Sizes, co
 from leporello.nets.export.c_model import CModel, called, identifier, model_of, recurrent_of, sequences_of
 from leporello.nets.export.c_source import constant_bytes, header_of, source_of
 from leporello.nets.export.report import ExportReport
+from leporello.nets.quantise import QuantiseReport
+from leporello.nets.quantise import quantise as quantised_net
 from leporello.text_table import plain_table
 
 
@@ -46,11 +50,13 @@ class CReport(ExportReport):
     step_error   the largest error of one step from the network's own state, relative to the largest value above 1
     sizes        in bytes: flash is constants and code, RAM the struct and the stack
     work         of one step
+    quantised    how far the quantised network is from the one it was made of; None without quantise=
     """
 
     step_error: float
     sizes: Sizes
     work: Work
+    quantised: QuantiseReport | None = None
 
     @property
     def ok(self) -> bool:
@@ -72,28 +78,51 @@ class CReport(ExportReport):
         code = "unknown" if sizes.code is None else f"{sizes.code:,}"
         stack = "unknown" if sizes.stack is None else f"{sizes.stack:,}"
         step = f"{work.multiply_adds:,} multiply-adds in products, {work.functions:,} functions and divisions"
+        amplified = ", since the recurrence amplifies rounding" if self.largest_error > 100 * self.tolerance else ""
         rows = [
             ["written", ", ".join(map(str, self.files))],
             ["flash", f"{self.flash_bytes:,} bytes: constants {sizes.constants:,}, code {code}"],
             ["RAM", f"{self.ram_bytes:,} bytes: struct {sizes.struct:,}, stack {stack}"],
             ["a step", f"{step}, {work.others:,} other operations"],
             ["error of a step", f"{self.step_error:.1e} at most, {self.tolerance:.0e} allowed"],
-            ["on the example", f"{self.largest_error:.1e} at most"],
+            ["on the example", f"{self.largest_error:.1e} at most{amplified}"],
         ]
+        if self.quantised is not None:
+            error, size = self.quantised.largest_error, self.quantised.largest_output
+            rows.append(["by quantising", f"{error:.1e} at most on the data, of outputs up to {size:.3g}"])
         return plain_table(rows, left=(0, 1))
 
 
 def export_c(
-    net: nn.Module, path: Path, *, example: Tree = None, state: Tree = None, steps: int | None = None
+    net: nn.Module,
+    path: Path,
+    *,
+    example: Tree = None,
+    state: Tree = None,
+    steps: int | None = None,
+    quantise: Literal["int8"] | None = None,
+    data: Tree = None,
 ) -> CReport:
     """Write path, and a header beside it, and return a report; both are compiled and compared with the network first.
 
-    example   inputs as for a call, of any length and batch
-    state     the state that a reset sets; by default the cell's initial state
-    steps     how many are compared, for a system without inputs
+    example    inputs as for a call, of any length and batch
+    state      the state that a reset sets; by default the cell's initial state
+    steps      how many are compared, for a system without inputs
+    quantise   "int8": matrices are stored so, as `lp.quantise` does it; the C is compared with the quantised network
+    data       inputs on which the scales of int8 are chosen; by default the example
     """
     refuse_no_compiler()
     recurrent, runs = recurrent_of(net)
+    quantised = None
+    if quantise is not None:
+        if quantise != "int8":
+            raise ArgumentError("the argument 'quantise' is no type.", came=repr(quantise), expected='"int8"')
+        small = quantised_net(recurrent, example if data is None else data)
+        recurrent, runs, quantised = small, small, small.report
+    elif data is not None:
+        raise ArgumentError(
+            "the argument 'data' stands without 'quantise'.", came="data=...", tries='quantise="int8", data=inputs'
+        )
     options = {} if steps is None else {"steps": steps}
     call, loop = called(recurrent, example, state, **options)
     model = model_of(recurrent, call, loop, identifier(path.stem))
@@ -114,10 +143,10 @@ def export_c(
         sizes = sizes_of(compiled, Path(folder), path.name, constant_bytes(model))
     write_atomically(path.with_suffix(".h"), header)
     write_atomically(path, source)
-    return _report(model, path, errors, sizes)
+    return _report(model, path, errors, sizes, quantised)
 
 
-def _report(model: CModel, path: Path, errors: Errors, sizes: Sizes) -> CReport:
+def _report(model: CModel, path: Path, errors: Errors, sizes: Sizes, quantised: QuantiseReport | None) -> CReport:
     return CReport(
         files=(path, path.with_suffix(".h")),
         largest_error=errors.run,
@@ -125,6 +154,7 @@ def _report(model: CModel, path: Path, errors: Errors, sizes: Sizes) -> CReport:
         step_error=errors.step,
         sizes=sizes,
         work=work_of(model.kernel),
+        quantised=quantised,
     )
 
 

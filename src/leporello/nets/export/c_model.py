@@ -5,7 +5,6 @@ The whole step is lowered as one inside; what is made of invariants alone is com
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from leporello.errors import ArgumentError, EngineRefusal
 from leporello.kernel.decompose import decomposed
 from leporello.kernel.description import Kernel
 from leporello.kernel.lower import kernel_of
+from leporello.kernel.operators import OPERATORS
 from leporello.loop.cell import Cell
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import function_of
@@ -40,6 +40,7 @@ from leporello.nets.summary import Summary
 from leporello.rewrite.merge_equal_values import merge_equal_values
 from leporello.rewrite.real_planes import planes_of
 
+STORED = frozenset({torch.int8})  # types in which matrices are stored, narrower than those of products
 C_WORDS = {
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
     "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
@@ -48,6 +49,8 @@ C_WORDS = {
     "operator", "private", "protected", "public", "template", "this", "throw", "true", "try", "typename", "using",
     "virtual", "main",
 }  # fmt: skip  # C's, and C++'s, since headers are read by both
+LIBRARY_WORDS = {*OPERATORS, "fabs", "rint", "lgamma", "memcpy", "memset", "NAN", "INFINITY", "m"}
+OWN_PREFIXES = ("_", "v_", "c_", "w_", "product_", "initial_", "next_", "work_")  # of names in the C
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def called(net: Recurrent, example: Tree, state: Tree, **options: Any) -> tuple[
     place = place_of(net.cell)
     _refuse_what_c_lacks(loop, place)
     pipeline = pipeline_of(CPU_TARGET)
-    return call, merge_equal_values(pipeline.plan(loop))
+    return call, merge_equal_values(pipeline.forward(pipeline.plan(loop)))
 
 
 def _refuse_what_c_lacks(loop: Loop, place: str) -> None:
@@ -198,10 +201,10 @@ def _refuse_what_c_lacks(loop: Loop, place: str) -> None:
 
 def model_of(net: Recurrent, call: Call, loop: Loop, name: str) -> CModel:
     """What the C file holds; `call` and `loop` as `called` gives them."""
-    split = whole_step(loop)
+    split = whole_step(loop, STORED)
     *_, stage = split.stages
     try:
-        kernel = kernel_of(split, stage, decomposed(stage.graph, loop.family))
+        kernel = kernel_of(split, stage, decomposed(stage.graph, loop.family), stored=STORED)
     except EngineRefusal as error:
         error.place(cell=place_of(net.cell))
         raise
@@ -210,7 +213,7 @@ def model_of(net: Recurrent, call: Call, loop: Loop, name: str) -> CModel:
     inputs = [port for port in ports if port.role is not Role.TIME]
     outputs = [port for port in split.loop.outputs if port.kind == "sequence"]
     delays = {port.name: port for port in split.loop.inputs if port.kind == "state"}
-    taken = {"m", "steps", name}
+    taken = {"M", "STEPS", name.upper()}
     nodes = dict(zip(split.loop.placeholders, split.loop.inputs, strict=True))
     results = [
         node for port, node in zip(split.loop.outputs, split.loop.results, strict=True) if port.kind == "sequence"
@@ -223,7 +226,7 @@ def model_of(net: Recurrent, call: Call, loop: Loop, name: str) -> CModel:
         kernel=kernel,
         inputs=_named(inputs, taken),
         outputs=_named(outputs, taken),
-        states=_named([delays[state] for state in stage.states], {"steps"}),
+        states=_named([delays[state] for state in stage.states], {"STEPS"}),
         reads=tuple(None if nodes[node].role is Role.TIME else inputs.index(nodes[node]) for node in reads),
         writes=tuple(first[node] for node in stage.writes),
         copies=tuple((index, first[node]) for index, node in enumerate(results) if first[node] != index),
@@ -284,22 +287,25 @@ def _initial(call: Call, ports: Sequence[Port], place: str) -> tuple[Tensor, ...
 
 
 def identifier(label: str) -> str:
-    """A label as a C identifier."""
+    """A label as a C identifier that is no word of C, of its libraries, or of the C that is written here."""
     letters = re.sub(r"[^0-9A-Za-z_]", "_", label) or "_"
-    if letters[0].isdigit() or letters[0] == "_":
-        letters = f"v{letters}" if letters[0] == "_" else f"v_{letters}"
-    return f"{letters}_" if letters in C_WORDS or keyword.iskeyword(letters) else letters
+    if letters[0].isdigit() or letters.startswith(OWN_PREFIXES):
+        return f"x_{letters.lstrip('_')}"
+    return f"{letters}_" if letters in C_WORDS or letters.removesuffix("f") in LIBRARY_WORDS else letters
 
 
 def _named(ports: Iterable[Port], taken: set[str]) -> tuple[Value, ...]:
-    """The values of ports, with names that are not taken; these are added to the taken ones."""
+    """The values of ports, with names that are not taken; these are added to the taken ones.
+
+    taken   in capitals, since macros have the same names
+    """
     values = []
     for port in ports:
         stem = identifier(port.name)
         name, count = stem, 1
-        while name in taken:
+        while name.upper() in taken:
             name, count = f"{stem}_{count}", count + 1
-        taken.add(name)
+        taken.add(name.upper())
         values.append(Value(port.name, name, tuple(int(size) for size in port.shape), port.dtype, port.planes))
     return tuple(values)
 

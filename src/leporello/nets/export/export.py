@@ -26,8 +26,9 @@ def export(net: nn.Module, path: str | os.PathLike[str], *, example: Tree = None
               ONNX lp.Bidirectional too
     path      model.c: a C file, and the header model.h beside it; model.onnx: an ONNX file for any length and batch
     example   inputs as for a call, (length, batch, ...): what the file is compared on
-    options   of the format. C: `state`, which a reset sets; `steps`, for a system without inputs. ONNX: `lengths`,
-              `resets` and `state`, whether these are inputs of the file; `steps`
+    options   of the format. C: `state`, which a reset sets; `steps`, for a system without inputs; `quantise="int8"`,
+              with `data` on which the scales are chosen. ONNX: `lengths`, `resets` and `state`, whether these are
+              inputs of the file; `steps`
 
     Returns a report of what was written and of the largest error; a difference raises, and then nothing is written.
 

@@ -69,6 +69,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
     ("packages", "options", "needed"),
     [
         (["safetensors"], [], "the package safetensors"),
+        (["numpy"], [], "the package numpy"),
         (["safetensors", "tomli_w"], [], "the packages tomli-w and safetensors"),
         (["tokenizers"], ["--tokens", "bpe:300"], "the package tokenizers"),
     ],

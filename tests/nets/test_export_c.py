@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Container, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,13 @@ from leporello.nets.export.c_export import CReport
 from tests.cells.examples import EXAMPLES
 from tests.engine.steps import REFUSED
 from tests.laws.calls import case_of, tensors_of
+from tests.nets.twins import quickly
 from tests.random_cells import cell_of
 from tests.random_programs import SIZE, Numbers
 
 FEW = ("Elman", "LSTM", "LayerNormLSTM", "LIF", "TimeDelay")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-std=c99")
 SANITIZERS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-
-
-def in_turn(cases: Iterable[Any], always: Container[Any]) -> list[Any]:
-    """Test cases, of which those that are not in `always` are slow."""
-    return [case if case in always else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 class Timed(lp.Cell):
@@ -127,7 +122,7 @@ def run_by_a_program(folder: Path, inputs: Tensor, numbers: int, flags: tuple[st
     return list(struct.unpack(f"{len(run.stdout) // 4}f", run.stdout))
 
 
-@pytest.mark.parametrize("name", in_turn(EXAMPLES, FEW))
+@pytest.mark.parametrize("name", quickly(EXAMPLES, *FEW))
 def test_built_in_cells(name: str, tmp_path: Path) -> None:
     net = lp.Recurrent(EXAMPLES[name]().eval())
     report = exported(net, tmp_path, inputs_for(net))
@@ -135,7 +130,7 @@ def test_built_in_cells(name: str, tmp_path: Path) -> None:
     assert report.files == (tmp_path / "model.c", tmp_path / "model.h")
 
 
-@pytest.mark.parametrize("name", in_turn(NETS, ("stack", "layers", "feedback", "learned initial state")))
+@pytest.mark.parametrize("name", quickly(NETS, "stack", "layers", "feedback", "learned initial state"))
 def test_networks(name: str, tmp_path: Path) -> None:
     net = NETS[name]()
     assert exported(net, tmp_path, inputs_for(net)).largest_error < 1e-5
@@ -167,7 +162,7 @@ def random_case(seed: int) -> Any:
     return replace(case, arguments=plain)
 
 
-@pytest.mark.parametrize("seed", in_turn(range(50), range(5)))
+@pytest.mark.parametrize("seed", quickly(range(50), *range(5)))
 def test_random_cells(seed: int, tmp_path: Path) -> None:
     case = random_case(seed)
     cell = cell_of(case.program)
@@ -176,7 +171,13 @@ def test_random_cells(seed: int, tmp_path: Path) -> None:
     exported(lp.Recurrent(cell), tmp_path, inputs, **options)
 
 
-@pytest.mark.parametrize("name", in_turn(["LSTM", "LIF", "LayerNormLSTM"], ("LSTM",)))
+@pytest.mark.parametrize(
+    "name",
+    quickly(
+        ["LSTM", "LIF", "LayerNormLSTM"],
+        "LSTM",
+    ),
+)
 def test_a_program_gives_what_the_network_gives(name: str, tmp_path: Path) -> None:
     net = lp.Recurrent(EXAMPLES[name]())
     inputs = inputs_for(net, batch=1)
@@ -187,7 +188,13 @@ def test_a_program_gives_what_the_network_gives(name: str, tmp_path: Path) -> No
     torch.testing.assert_close(given, torch.cat([wanted, wanted]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", in_turn(["LSTM", "LIF", "stack", "feedback", "a cell"], ("stack",)))
+@pytest.mark.parametrize(
+    "name",
+    quickly(
+        ["LSTM", "LIF", "stack", "feedback", "a cell"],
+        "stack",
+    ),
+)
 def test_sanitizers_have_nothing_to_say(name: str, tmp_path: Path) -> None:
     net = NETS[name]() if name in NETS else lp.Recurrent(EXAMPLES[name]())
     inputs = inputs_for(net, batch=1)

@@ -17,6 +17,7 @@ from leporello.nets.export.c_export import CReport
 from leporello.nets.quantise import Quantised
 from leporello.rewrite.pipeline import Context, Pipeline
 from tests.cells.examples import EXAMPLES
+from tests.interpreted import INTERPRETED
 
 NEAR = {"int8": 0.05, "bfloat16": 0.03}  # of the largest output: rounding of the matrices, through eleven steps
 SAME = 2e-5  # float32: the order of summation alone differs
@@ -67,9 +68,10 @@ def test_quantised_cells_are_near_and_the_same_on_every_engine(name: str, weight
         torch.testing.assert_close(small.step(x, state), reference_of(small).step(x, state), atol=SAME, rtol=SAME)
 
 
-@pytest.mark.parametrize("engine", ["cpu", "stepwise"])
+@pytest.mark.parametrize("engine", ["cpu", "stepwise", "interpreted"])
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_parts_heads_and_tied_matrices(engine: str, weights: Any) -> None:
+    assert INTERPRETED.stored
     torch.manual_seed(0)
     small = lp.quantise(lp.Recurrent(Parts(), engine=engine), inputs_of(), weights=weights)
     assert set(small.report.matrices) >= {"gates", "into", "tied"}

@@ -57,7 +57,8 @@ def score(
     if page is not None:
         write_atomically(page, f'<!doctype html>\n<meta charset="utf-8">\n{coloured_html(pieces, costs)}'.encode())
     if as_json:
-        print(json.dumps({"perplexity": result.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
+        record = {"perplexity": result.perplexity, "unknown_tokens": result.unknown_tokens}
+        print(json.dumps({**record, "tokens": symbols, "bits": [None, *bits[1:]]}))
         return
     console = Console()
     plain = is_plain(console)
@@ -67,6 +68,8 @@ def score(
         else:
             console.print(part)
     say(f"\nperplexity {result.perplexity:.3f}, {result.bits_per_character:.3f} bits per character")
+    if result.unknown_tokens:
+        say(f"{result.unknown_tokens:,} of {result.tokens + 1:,} tokens unknown: {list_unknown(model, scored)}")
     if html is not None:
         say(f"wrote {html}")
 

@@ -16,7 +16,7 @@ from leporello.errors import ArgumentError
 from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.nets.ends import ends_of
-from leporello.nets.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent, shown
 from leporello.nets.typing import DirectionOptions
 from leporello.view.bidirectional_view import BothWays
 
@@ -44,6 +44,9 @@ class Bidirectional(Constructed, nn.Module):
         self.ahead = Recurrent(forward_cell, **options)
         self.back = Recurrent(backward_cell, **options)
         self.batch_first = batch_first
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     if TYPE_CHECKING:
 

@@ -185,7 +185,7 @@ def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
     >>> from leporello.cells import GRU
     >>> small = quantise(Recurrent(GRU(3, 16)), torch.randn(20, 2, 3))
     >>> small.report.matrices, small.report.largest_error < 0.1
-    (('W', 'U'), True)
+    (('U', 'W'), True)
     """
     recurrent = _recurrent_of(net)
     if weights not in ("int8", "bfloat16"):

@@ -331,8 +331,7 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
         return cached.run_checked(call, passing)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the modules with their sizes, and the drawing of the step where its form is known."""
-        return html_text(repr(self)) + "".join(loop._repr_svg_() for loop in [self._drawn()] if loop is not None)
+        return shown(self)
 
     def _drawn(self) -> FoldedLoop | None:
         """The Loop of the last trace; before the first call, that of a built-in cell, whose inputs are known."""
@@ -349,6 +348,12 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def shown(network: nn.Module) -> str:
+    """HTML for notebooks: the modules with their sizes, and drawings of the steps whose form is known."""
+    nets = [module for module in network.modules() if isinstance(module, Recurrent)]
+    return html_text(repr(network)) + "".join(loop._repr_svg_() for net in nets if (loop := net._drawn()) is not None)
 
 
 def refuse_no_method(gradient: Any) -> None:

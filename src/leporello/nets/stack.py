@@ -19,6 +19,7 @@ from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, take
 from leporello.nets.bidirectional import Bidirectional
+from leporello.nets.recurrent import shown
 from leporello.nets.typing import CallArguments
 
 
@@ -111,6 +112,9 @@ class Layers(Constructed, nn.Module):
             )
         self.nets = nn.ModuleList(nets)
         self.dropout = dropout
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     if TYPE_CHECKING:
 

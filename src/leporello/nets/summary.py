@@ -15,7 +15,7 @@ from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import take
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.ends import ends_of
-from leporello.nets.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent, shown
 from leporello.nets.stack import Layers, Stack
 from leporello.nets.typing import CallArguments, NetworkOptions
 from leporello.view.folded_loop import FoldedLoop
@@ -121,6 +121,9 @@ class Summary(Constructed, nn.Module):
             )
         self.reads = reads
         self.head = head
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     if TYPE_CHECKING:
 

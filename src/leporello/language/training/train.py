@@ -129,6 +129,7 @@ def refuse_missing_packages(config: Config, folder: Path | None) -> None:
     needs = {"tokenizers": config.tokens} if config.tokens.startswith("bpe") else {}
     if folder is not None:
         needs |= {"tomli-w": "the configuration in a run folder", "safetensors": "the checkpoints in a run folder"}
+        needs["numpy"] = "safetensors, which writes tensors through it"
     missing = {package: use for package, use in needs.items() if find_spec(package.replace("-", "_")) is None}
     if missing:
         raise MissingPackage(

@@ -33,6 +33,9 @@ def _unpickled(names: tuple[str, ...], values: tuple) -> Any:
     return state_type(names)(*values)
 
 
+torch.serialization.add_safe_globals([_unpickled])  # torch.load reads states with weights_only, its default
+
+
 def state_of(names: Sequence[str], values: Sequence[Any]) -> Tree:
     """The state with these leaves: one leaf as a tensor, several as a named tuple, none as ()."""
     if len(values) == 1:

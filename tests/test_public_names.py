@@ -70,6 +70,7 @@ NAMES = [
     "to",
     "to_torch",
     "turing",
+    "write_rows",
 ]
 
 IMPORT_ALONE = """

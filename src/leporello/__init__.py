@@ -24,7 +24,7 @@ from leporello.loop.cell import Cell, named
 from leporello.loop.clock import time
 from leporello.loop.context import shared
 from leporello.loop.draws import once
-from leporello.loop.state import detach, rows, to
+from leporello.loop.state import detach, rows, to, write_rows
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
 from leporello.nets.export.export import export
@@ -94,6 +94,7 @@ __all__ = [
     "rows",
     "shared",
     "to",
+    "write_rows",
     "from_torch",
     "to_torch",
     "load",

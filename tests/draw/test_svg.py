@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.draw.picture import Line, Name, Picture, Spot
 from leporello.draw.sizes import names_width, text_width
-from leporello.draw.svg import FONT, STYLE, svg
+from leporello.draw.svg import svg
+from leporello.draw.svg_style import FONT, STYLE
 from tests.draw.hostile import HOSTILE
 
 X = torch.zeros(2, 3)

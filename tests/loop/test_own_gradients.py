@@ -320,3 +320,43 @@ def test_an_operator_that_torch_cannot_differentiate_is_named_with_its_line():
     net = lp.Recurrent(step)
     assert "engine   reference (chosen by auto; not " in net.explain(inputs, h)
     close(net(inputs, h)[0], plain_loop(step, inputs, h))
+
+
+class Signs(torch.autograd.Function):
+    """Binary weights; what arrives at the backward is the gradient of one step, summed over the rows."""
+
+    @staticmethod
+    def forward(ctx, w, clips):
+        ctx.save_for_backward(w)
+        ctx.clips = clips
+        return torch.sign(w)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (w,) = ctx.saved_tensors
+        kept = torch.where(w.abs() < 1, gradient, torch.zeros_like(gradient))
+        return (kept.clamp(-1, 1) if ctx.clips else kept), None
+
+
+class Binary(nn.Module):
+    def __init__(self, clips):
+        super().__init__()
+        self.W, self.clips = nn.Parameter(torch.randn(4, 4, dtype=torch.float64)), clips
+
+    def forward(self, x, h):
+        h = torch.tanh(x + h @ Signs.apply(self.W, self.clips))
+        return h, h
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_parameters_own_gradient_is_that_of_each_step(clips):
+    """What is linear in the gradient may see the sum over all steps; what clips it may not."""
+    torch.manual_seed(2)
+    net = lp.Recurrent(Binary(clips))
+    inputs, h = torch.randn(6, 3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    before = torch.get_rng_state()
+    explained = net.explain(inputs, h)
+    assert ("engine   reference" in explained) == clips
+    assert ("h = torch.tanh(x + h @ Signs.apply(self.W, self.clips))" in explained) == clips
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lp.check_gradients(net, inputs, h).ok

@@ -13,7 +13,7 @@ from torch import Tensor
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import function_of
 from leporello.loop.port import Port
-from leporello.rewrite.forward_in_time.trace_every_batch import TRACED_ROWS, NotForEveryBatch, trace_every_batch
+from leporello.rewrite.trace_every_batch import TRACED_ROWS, NotForEveryBatch, trace_every_batch
 from tests.rewrite.running import numbers
 
 Function = Callable[[Any, list[Tensor]], Sequence[Tensor]]

@@ -14,10 +14,9 @@ import itertools
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatte
 from leporello.call.inputs import ArgumentAxes, map_tensors
 from leporello.call.plan_cache import Network, detached_for, network_by_handle
 from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, trace_signature
+from leporello.call.stand_in import STAND_IN_ROWS, stand_in
 from leporello.call.values import Results, gather_call, passing_of
 from leporello.engine.compiled_sweeps import library
 from leporello.engine.fresh_thread import in_fresh_thread
@@ -38,14 +38,11 @@ from leporello.engine.plan import Plan
 from leporello.engine.registered_plans import RegisteredPlan
 from leporello.errors import ArgumentError, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.context import Shared, plain_context
-from leporello.loop.state import Tree, leaves_of, map_leaves
+from leporello.loop.state import Tree
 from leporello.loop.step import place_of
 from leporello.loop.tracing.cell_tensors import CELL_LOCK, tensors_replaced
 
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
-STAND_IN_ROWS = 2  # for a step that does not decide by their number
-AXES = {"inputs": 2, "resets": 2, "targets": 2, "coin": 2, "state": 1, "initial": 1, "lengths": 1}
 _process = uuid.uuid4().hex
 _numbers = itertools.count()
 _graph_calls: weakref.WeakValueDictionary[str, GraphCall] = weakref.WeakValueDictionary()
@@ -274,7 +271,7 @@ def _planned(net: Network, call: Call) -> Plan:
     A plan depends on shapes and dtypes alone: a like call on small tensors of zeros is planned instead, in a fresh
     thread, outside of torch's tracing modes. The batch is looked at only for a step that decides by it.
     """
-    grad, cast, zeros = torch.is_grad_enabled(), autocast_mode(call.device), _stand_in(call)
+    grad, cast, zeros = torch.is_grad_enabled(), autocast_mode(call.device), stand_in(call)
 
     def planned(rows: int) -> Plan:
         autocast: Any = nullcontext() if cast is None else torch.autocast(call.device.type, cast)
@@ -286,46 +283,6 @@ def _planned(net: Network, call: Call) -> Plan:
         rows = int(call.batch)
         plan = in_fresh_thread(lambda: planned(rows))
     return plan
-
-
-def _stand_in(call: Call) -> Callable[[int], Call]:
-    """A function from a number of rows to a like call of one step, whose tensors are zeros."""
-
-    def form(leaf: Tensor, axes: int) -> Callable[[int], Tensor]:
-        shape = tuple(int(size) for size in leaf.shape[axes:])
-        return partial(_zeros, axes, shape, leaf.dtype, leaf.device, leaf.requires_grad)
-
-    def context_form(leaf: Any) -> Any:
-        if not isinstance(leaf, Shared):
-            return form(leaf, 1) if isinstance(leaf, Tensor) else leaf
-        whole = form(leaf.tensor, 0)
-        return lambda rows: Shared(whole(rows))
-
-    def forms(tree: Tree, axes: int) -> Tree:
-        return map_leaves(lambda leaf: form(leaf, axes) if isinstance(leaf, Tensor) else leaf, tree)
-
-    trees = {name: forms(getattr(call, name), axes) for name, axes in AXES.items()}
-    trees["context"] = map_leaves(context_form, call.context)
-
-    def made(rows: int) -> Call:
-        zeros = {name: map_leaves(lambda leaf: leaf(rows) if callable(leaf) else leaf, t) for name, t in trees.items()}
-        leaves = [leaf for leaf in leaves_of(zeros["inputs"]) if leaf is not None]
-        sequences = [(name, leaf) for (name, _), leaf in zip(call.sequences, leaves, strict=True)]
-        states = [(name, leaf) for (name, _), leaf in zip(call.states, leaves_of(zeros["state"]), strict=True)]
-        tensors = [leaf for leaf in leaves_of(plain_context(zeros["context"])) if leaf is not None]
-        contexts = [replace(leaf, tensor=zero) for leaf, zero in zip(call.contexts, tensors, strict=True)]
-        zeros |= {"sequences": sequences, "states": states, "contexts": contexts}
-        return replace(call, length=1, batch=rows, draws=None, begin=0, **zeros)
-
-    return made
-
-
-def _zeros(
-    axes: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, requires_grad: bool, rows: int
-) -> Tensor:
-    """Zeros of one step: (1, rows, *shape) where `axes` is 2, (rows, *shape) where it is 1, shape where it is 0."""
-    zeros = torch.zeros((*(1, rows)[2 - axes :], *shape), dtype=dtype, device=device)
-    return zeros.requires_grad_() if requires_grad else zeros
 
 
 # ---- what is refused

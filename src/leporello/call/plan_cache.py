@@ -52,6 +52,7 @@ class PlanCache:
     recent        the last of them that ran
     graph_calls   calls in graphs of torch.compile, by name
     free          which axes of a context have free lengths, by what a trace depends on beside their sizes
+    transformed   calls under transforms of torch.func, by all that they depend on
     observed      the cell, and the network that is called while it has forward hooks
     """
 
@@ -61,6 +62,7 @@ class PlanCache:
     recent: CachedCall | None = None
     graph_calls: dict[str, Any] = field(default_factory=dict)
     free: dict[Hashable, list[FreeAxes]] = field(default_factory=dict)
+    transformed: dict[Hashable, Any] = field(default_factory=dict)
     observed: Any = None
 
     def __reduce__(self) -> tuple[type[PlanCache], tuple[()]]:
@@ -288,10 +290,12 @@ class Network(Protocol):
 
     cell: nn.Module
     gradient: Method
-    engine: str
     batch_first: bool
     _plan_cache: PlanCache
     _handle: str
+
+    @property
+    def engine(self) -> str: ...
 
 
 _numbers = itertools.count()

@@ -11,7 +11,8 @@ from leporello.draw.label_placement import Label, marks_of, page_box, place_labe
 from leporello.draw.picture import Picture
 from leporello.draw.picture_layout import PictureLayout, RoutedLine, layout_picture
 from leporello.draw.sizes import SMALL_FONT_SIZE, text_width
-from leporello.draw.svg import STYLE, Svg, draw_branches, draw_label, draw_line, draw_notes, draw_spot, number, svg_file
+from leporello.draw.svg import Svg, draw_branches, draw_label, draw_line, draw_notes, draw_spot, number, svg_file
+from leporello.draw.svg_style import STYLE
 
 # Times in seconds from the beginning of a round.
 ROUND = 14.0  # length of a round

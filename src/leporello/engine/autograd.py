@@ -153,7 +153,7 @@ class BackwardPass:
         """The same by running the backward Loop through `call`, so that the result can be differentiated again."""
         plan = self.plan
         incoming = incoming_gradients(list(enumerate(plan.loop.outputs)), gradients, self.length, self.batch)
-        by_key = _differentiable_backward(plan, self.inputs, incoming, self.length, self.batch, weight)
+        by_key = differentiable_backward(plan, self.inputs, incoming, self.length, self.batch, weight)
         # None where no output depends on an input, as in autograd
         return [
             by_key.get(gradient_key(port)) if wanted else None
@@ -275,19 +275,23 @@ def incoming_gradients(
     return values
 
 
-def _differentiable_backward(
+def differentiable_backward(
     plan: Plan,
     inputs: Sequence[Tensor],
     gradients: Sequence[Tensor | None],
     length: int,
     batch: int,
     weight: Tensor | None,
+    run: Callable[..., list[Tensor]] = call,
+    is_wanted: Callable[[Tensor], bool] = lambda value: value.requires_grad,
 ) -> PortValues:
-    """The gradients of the inputs by kind and name, from the backward Loop run by `call` with autograd on.
+    """The gradients of the inputs by kind and name, from the backward Loop run with autograd on.
 
     gradients   of the outputs, with zeros for None, as `incoming_gradients` gives them
+    run         runs a plan: `call`, or a function like it
+    is_wanted   whether the gradient of a value of the backward Loop is wanted
     """
-    befores = call(plan.with_states_before, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
+    befores = run(plan.with_states_before, inputs, length, batch, Passing(weight))[len(plan.loop.outputs) :]
     states = [port.name for port in plan.loop.inputs if port.kind == "state"]
     by_state = dict(zip(states, befores, strict=True))
     values = {port.key: value for port, value in zip(plan.loop.inputs, inputs, strict=True)}
@@ -311,6 +315,6 @@ def _differentiable_backward(
     loop = plan.differentiable_gradient
     reads = [value_of(port) for port in loop.inputs]
     by_port = dict(zip(loop.inputs, reads, strict=True))
-    backward = plan.backward_plan(lambda port: by_port[port].requires_grad)
-    results = call(backward, reads, length, batch)
+    backward = plan.backward_plan(lambda port: is_wanted(by_port[port]))
+    results = run(backward, reads, length, batch)
     return {port.key: value for port, value in zip(backward.loop.outputs, results, strict=True)}

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from leporello.engine import reference
-from leporello.engine.autograd import run_backward, run_sweep, storage_of, without_aliases
 from leporello.engine.fresh_thread import in_fresh_thread
+from leporello.engine.operator_plan import own_memory
 from leporello.engine.registered_plans import RegisteredPlan, registered
 from leporello.engine.state_gradient import Passing
 from leporello.errors import EngineRefusal
@@ -38,9 +38,8 @@ def _plain(name: str, length: int, batch: int, values: list[Tensor]) -> list[Ten
     entry = registered(name)
     plan, inputs = entry.plan, entry.all_with_constants(values)
     if entry.by_reference:
-        return _own_memory(reference.run(plan.loop, plan.step, inputs, length, batch), inputs)
-    outputs, _ = run_sweep(plan.plain, length, batch, [inputs[place] for place in plan.plain_places])
-    return _own_memory(without_aliases(outputs, plan.plain.aliases, entry.results, inputs), inputs)
+        return own_memory(reference.run(plan.loop, plan.step, inputs, length, batch), inputs)
+    return entry.run_plain(length, batch, inputs)
 
 
 @torch.no_grad()
@@ -50,9 +49,8 @@ def _forward(name: str, length: int, batch: int, values: list[Tensor], weight: T
     plan, inputs = entry.plan, entry.all_with_constants(values)
     keepalive = [_keepalive(entry)] if entry.has_keepalive else []
     if entry.by_reference:
-        return _own_memory(reference.run(plan.loop, plan.step, inputs, length, batch), inputs) + keepalive
-    outputs, _ = run_sweep(entry.forward, length, batch, plan.wiring.forward_inputs(inputs))
-    return _own_memory(without_aliases(outputs, plan.forward.aliases, entry.results, inputs), inputs) + keepalive
+        return own_memory(reference.run(plan.loop, plan.step, inputs, length, batch), inputs) + keepalive
+    return entry.run_forward(length, batch, inputs) + keepalive
 
 
 @torch.no_grad()
@@ -65,24 +63,15 @@ def _backward(
     gradients   of the Loop's outputs; None is zero
     """
     entry = registered(name)
-    plan, wired = entry.plan, entry.plan.wiring if not entry.by_reference else None
     places = entry.reads[0]
     reads = reads[:-1] if entry.has_keepalive else reads
     values = entry.with_constants(places, [read.contiguous() for read in reads[: len(places)]])
-    if wired is None:
+    if entry.by_reference:
         input_gradients = in_fresh_thread(lambda: _by_reference(entry, length, batch, values, gradients, weight))
-        return _own_memory(input_gradients, [*reads, *_not_none(gradients)])
-    outputs: list[Any] = [None] * len(entry.results)
-    for place, value in zip(entry.reads[1], reads[len(places) :], strict=True):
-        outputs[place] = value
-    befores = [
-        torch.cat([values[first].unsqueeze(0), outputs[after][:-1]]) if outputs[after] is not None else None
-        for first, after in entry.befores
-    ]
-    kept = wired.kept_of(values, outputs, befores)
-    results = run_backward(plan, values, kept, gradients, length, batch, weight)
-    input_gradients = [results[place] for place in wired.results if place is not None]
-    return _own_memory(input_gradients, [*reads, *_not_none(gradients), *_not_none([weight])])
+        return own_memory(input_gradients, [*reads, *_not_none(gradients)])
+    outputs = dict(zip(entry.reads[1], reads[len(places) :], strict=True))
+    input_gradients = entry.run_backward(length, batch, values, outputs, gradients, weight)
+    return own_memory(input_gradients, [*reads, *_not_none(gradients), *_not_none([weight])])
 
 
 def _by_reference(
@@ -131,19 +120,6 @@ def _keepalive(entry: RegisteredPlan) -> Tensor:
     buffer = _PlanBuffer(1)
     buffer.plan = entry
     return torch.frombuffer(buffer, dtype=torch.uint8)
-
-
-def _own_memory(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Results as torch requires them of an operator: contiguous, and not aliased to an input or to another result."""
-    storages = {storage_of(value) for value in inputs}
-    owned = []
-    for result in results:
-        result = result.detach().contiguous()
-        if result.storage_offset() or storage_of(result) in storages:
-            result = result.clone()
-        storages.add(storage_of(result))
-        owned.append(result)
-    return owned
 
 
 # ---- what tracing needs: fake results, and the derivative

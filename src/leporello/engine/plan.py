@@ -174,6 +174,8 @@ class Plan:
     clipped        how often the gradient was clipped in the last backward pass; None before the first, or without limit
     before         records of the passes that led to `loop`
     seconds        how long each phase of making it took
+    instead        runs a Loop made of this one if the target refuses it; None where the engine was asked for by name
+    derived        plans of Loops made of this one, by keys of `engine/transforms.py`
     """
 
     loop: Loop
@@ -184,6 +186,8 @@ class Plan:
     clipped: Clipped | None = None
     before: tuple[PassRecord, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    instead: Target | None = None
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:

@@ -135,6 +135,12 @@ def _below_autograd(value: Tensor) -> Tensor:
 _library.impl("stop", _below_autograd, "Autograd")
 stop = torch.ops.leporello.stop.default
 
+
+@torch.library.register_vmap("leporello::stop", lib=_library)
+def _(info: Any, in_dims: tuple[int | None], value: Tensor) -> tuple[Tensor, int | None]:
+    return stop(value), in_dims[0]
+
+
 aten = torch.ops.aten
 
 # The same operators through torch's argument parser: about half a microsecond less per call than an ATen overload.

@@ -6,20 +6,23 @@ A call with a new signature is checked, planned and run; one with a signature se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
+from leporello.call.checks import EAGER
 from leporello.call.explain import Explanation, explanation
 from leporello.call.inputs import map_tensors, time_first
 from leporello.call.plan_cache import PlanCache, detached_for, handle_of, rewritten
 from leporello.call.signature import signature
+from leporello.call.transformed import TRANSFORMED, run_transformed
 from leporello.call.values import counted, extra_values, values_of
 from leporello.engine.choice import refuse_unknown
+from leporello.engine.functorch_levels import is_transforming
 from leporello.engine.state_gradient import Passing
 from leporello.errors import ArgumentError, LeporelloError, MissingState
 from leporello.gradient.method import Method
@@ -30,11 +33,12 @@ from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
 from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
+from leporello.nets.typing import CallArguments, EngineName, NetworkOptions, Output, State, Step
 from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(OwnNames, nn.Module):
+class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None
@@ -57,12 +61,21 @@ class Recurrent(OwnNames, nn.Module):
     (torch.Size([5, 2, 3]), torch.Size([2, 3]))
     """
 
+    @overload
+    def __init__(self, cell: Step[Output, State], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Callable[..., tuple[Output, State]], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Any, **options: Unpack[NetworkOptions]) -> None: ...
+
     def __init__(
         self,
         cell: Any,
         *,
         gradient: Method | None = None,
-        engine: str = "auto",
+        engine: EngineName = "auto",
         batch_first: bool = False,
         batch_axis: Axes | None = None,
     ) -> None:
@@ -81,6 +94,12 @@ class Recurrent(OwnNames, nn.Module):
         super().__setstate__(state)
         self._handle = handle_of(self)  # a copy is another network
 
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Output, State]: ...
+
     def forward(
         self,
         inputs: Tree = None,
@@ -95,7 +114,7 @@ class Recurrent(OwnNames, nn.Module):
         time: Any = None,
         context: Tree = None,
         gradient: Method | None = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """Outputs and final state.
 
         inputs    (length, batch, ...), a tree of such tensors, a PackedSequence, or None for a system without input
@@ -118,7 +137,7 @@ class Recurrent(OwnNames, nn.Module):
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if steps is None and draws is None and time is None:
+        if steps is None and draws is None and time is None and not is_transforming():
             before = batch_in_front(self.cell, state)
             fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
             key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
@@ -176,13 +195,14 @@ class Recurrent(OwnNames, nn.Module):
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
         context: Tree = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_dynamo_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
-        if reset is None and target is None and forcing is None and draws is None and time is None:
+        plain = reset is None and target is None and forcing is None and draws is None and time is None
+        if plain and not is_transforming():
             key = signature(
                 x, batch_in_front(self.cell, state), None, None, context, self.engine, self.gradient, one_step=True
             )
@@ -206,6 +226,7 @@ class Recurrent(OwnNames, nn.Module):
             time=time,
             context=context,
             one_step=True,
+            range_checks=TRANSFORMED if is_transforming() else EAGER,
         )
         output, state = self._run(call, key=key)
         return map_tensors(lambda leaf: leaf.squeeze(0), output), state
@@ -262,7 +283,8 @@ class Recurrent(OwnNames, nn.Module):
         return self.cell.feedback_leaf() if isinstance(self.cell, Cell) else None
 
     def _checked(self, inputs: Tree, state: Tree, **arguments: Any) -> Call:
-        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, **arguments)
+        checks = TRANSFORMED if is_transforming() else EAGER
+        return checked_call(self.cell, inputs, state, batch_first=self.batch_first, range_checks=checks, **arguments)
 
     def _observed(self) -> Recurrent:
         """The network whose outputs also hold what hooks on modules of the cell are called with."""
@@ -302,12 +324,13 @@ class Recurrent(OwnNames, nn.Module):
         """
         gradient = self.gradient if gradient is None else gradient
         call = detached_for(call, gradient)
+        if is_transforming():
+            return run_transformed(self, call, gradient)
         cached = self._plan_cache.cached_call(self.cell, call, gradient, self.engine, key)
         return cached.run_checked(call, passing)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the modules with their sizes, and the drawing of the step where its form is known."""
-        return html_text(repr(self)) + "".join(loop._repr_svg_() for loop in [self._drawn()] if loop is not None)
+        return shown(self)
 
     def _drawn(self) -> FoldedLoop | None:
         """The Loop of the last trace; before the first call, that of a built-in cell, whose inputs are known."""
@@ -324,6 +347,12 @@ class Recurrent(OwnNames, nn.Module):
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def shown(network: nn.Module) -> str:
+    """HTML for notebooks: the modules with their sizes, and drawings of the steps whose form is known."""
+    nets = [module for module in network.modules() if isinstance(module, Recurrent)]
+    return html_text(repr(network)) + "".join(loop._repr_svg_() for net in nets if (loop := net._drawn()) is not None)
 
 
 def refuse_no_method(gradient: Any) -> None:

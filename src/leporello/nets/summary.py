@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
@@ -14,8 +14,9 @@ from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import take
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.ends import ends_of
-from leporello.nets.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent, shown
 from leporello.nets.stack import Layers, Stack
+from leporello.nets.typing import CallArguments, NetworkOptions
 from leporello.view.folded_loop import FoldedLoop
 
 
@@ -88,7 +89,7 @@ class Summary(nn.Module):
         head: Callable[[Any], Any],
         *,
         reads: Literal["output", "state"] = "output",
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__()
         if reads not in ("output", "state"):
@@ -119,6 +120,15 @@ class Summary(nn.Module):
             )
         self.reads = reads
         self.head = head
+
+    def _repr_html_(self) -> str:
+        return shown(self)
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Any, Any]: ...
 
     def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """The head's output and the final state; arguments as for `lp.Recurrent`."""

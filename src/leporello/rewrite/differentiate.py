@@ -116,13 +116,13 @@ def _trace_vjp(
         return [product for product in products if product is not None]
 
     values = [family.tensor(port.shape, port.dtype, port.device, rows=port.rows) for port in ports]
-    with _refusals(loop), kept() if again else nullcontext():
+    with refusals(loop), kept() if again else nullcontext():
         module = family.graph_of(product, family.rows, values[: len(loop.inputs)], values[len(loop.inputs) :])
     return module, has_gradient
 
 
 @contextmanager
-def _refusals(loop: Loop) -> Iterator[None]:
+def refusals(loop: Loop) -> Iterator[None]:
     """Refuse a gradient that torch does not define, or that is traced for one number of rows only.
 
     The guard of the latter would hold for the Loop itself too.
@@ -166,7 +166,7 @@ def _backward_loop(
         if node.target is aten.detach.default:  # added by autograd, without effect here
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-    constants = {_free_name(name, loop.constants): value for name, value in tidy(graph, module, loop.family).items()}
+    constants = {free_name(name, loop.constants): value for name, value in tidy(graph, module, loop.family).items()}
     products = iter(results(graph))
     remaining = iter(has_gradient)
     outputs: list[tuple[Port, fx.Node]] = []
@@ -198,7 +198,7 @@ def _backward_loop(
     )
 
 
-def _free_name(name: str, taken: Container[str]) -> str:
+def free_name(name: str, taken: Container[str]) -> str:
     """A name for a constant of the gradient that no constant of the Loop has."""
     while name in taken:
         name = f"backward.{name}"

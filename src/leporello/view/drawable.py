@@ -24,8 +24,9 @@ from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import without_own_gradients
 from leporello.view.diagram import Diagram
 from leporello.view.function_view import function_diagram
+from leporello.view.gradient_arrows import with_gradient
 from leporello.view.operator_view import operator_diagram
-from leporello.view.strip import Strip, Times, folded, unfolded, with_captions, with_gradient
+from leporello.view.strip import Strip, Times, folded, unfolded, with_captions
 from leporello.view.textbook_view import textbook_diagram
 
 Detail = Literal["textbook", "operators", "function"]

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.graph import function_of
+from leporello.loop.fake_tensors import has_rows
+from leporello.loop.graph import arguments, copied, function_of
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import OwnGradient
 from leporello.loop.port import Port, Role
 from leporello.loop.sizes import Counted
 from leporello.loop.tracing.trace_errors import line_text
@@ -46,7 +48,43 @@ def why_rows_interact(loop: Loop, sequences: Named, states: Named, contexts: Nam
     used = _row_count_as_number(loop)
     if used:
         return f"the number of rows in the batch is used as a number in {used}"
-    return _differs_alone(loop, sequences, states, contexts)
+    values = _examples(loop, sequences, states, contexts)
+    if values is None:
+        return None
+    with torch.no_grad(), torch.autocast(_device(values), enabled=False):
+        line = _nonlinear_gradient_of_an_invariant(loop, values)
+        if line is not None:
+            return f"the gradient that goes through {line} is that of all rows of a step, and not linear in it"
+        return _differs_alone(loop, values)
+
+
+def _nonlinear_gradient_of_an_invariant(loop: Loop, values: Sequence[Tensor]) -> str | None:
+    """Where a value without rows has a gradient of its own that is not linear in what arrives; None if nowhere.
+
+    It arrives as the sum over the rows of one step: `gradient.clamp(-1, 1)` of a sum over all steps is another number.
+    """
+    for node in loop.nodes:
+        if isinstance(node.target, OwnGradient):
+            results, _, reads = arguments(node)
+            if not has_rows([read.meta["val"] for read in (*reads, *results)]):
+                graph, counterparts = copied(loop.graph)
+                graph.output_node().args = (tuple(counterparts[value] for value in (*reads, *results)),)
+                known = function_of(graph)(Counted(_ROWS, tuple(loop.family.example_lengths)), *values)
+                if not _is_linear(node.target, known[: len(reads)], known[len(reads) :]):
+                    return node.meta.get("line") or "an autograd.Function"
+    return None
+
+
+def _is_linear(own: OwnGradient, reads: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+    """Whether the gradient of a sum is the sum of gradients, of random ones."""
+    numbers = torch.Generator().manual_seed(0)
+    for scale in (1.0, 100.0):
+        one, other = ([scale * _random(result.shape, result, numbers) for result in results] for _ in range(2))
+        both = own.backward(*reads, *[a + b for a, b in zip(one, other, strict=True)])
+        for whole, a, b in zip(both, own.backward(*reads, *one), own.backward(*reads, *other), strict=True):
+            if not _close(whole, a + b):
+                return False
+    return True
 
 
 def _guard_line(loop: Loop) -> str:
@@ -80,30 +118,29 @@ def _holds(argument: Any, nodes: set[fx.Node]) -> bool:
     return any(matches)
 
 
-@torch.no_grad()
-def _differs_alone(loop: Loop, sequences: Named, states: Named, contexts: Named) -> str | None:
-    """Run three rows together and each alone: in a sentence, which output differs; None if none does.
+def _examples(loop: Loop, sequences: Named, states: Named, contexts: Named) -> list[Tensor] | None:
+    """Three rows for each input of a Loop: random numbers, but for integers, which are those of the traced call.
 
-    Inputs are random, but for integers, which are those of the traced call. None, without a test, where the value of an
-    invariant is not known.
+    None where the value of an invariant is not known.
     """
     kinds = (("sequence", sequences), ("state", states), ("invariant", contexts))
     examples = {(kind, name): leaf for kind, leaves in kinds for name, leaf in leaves}
     held = [port for port in loop.inputs if port.kind == "invariant" and port.role not in OF_THE_CALL]
     if any(loop.invariant(port.name) is None for port in held):
         return None
-    values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
+    return [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
+
+
+def _differs_alone(loop: Loop, values: Sequence[Tensor]) -> str | None:
+    """Run three rows together and each alone: in a sentence, which output differs; None if none does."""
     step = function_of(loop.graph)
     lengths = tuple(loop.family.example_lengths)
-    with torch.autocast(_device(values), enabled=False):
-        together = step(Counted(_ROWS, lengths), *values)
-        for row in range(_ROWS):
-            alone = [
-                value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)
-            ]
-            for port, all_rows, one_row in zip(loop.outputs, together, step(Counted(1, lengths), *alone), strict=True):
-                if not _close(all_rows[row : row + 1], one_row):
-                    return f"'{port.name}' of a row changes with the other rows of the batch"
+    together = step(Counted(_ROWS, lengths), *values)
+    for row in range(_ROWS):
+        alone = [value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)]
+        for port, all_rows, one_row in zip(loop.outputs, together, step(Counted(1, lengths), *alone), strict=True):
+            if not _close(all_rows[row : row + 1], one_row):
+                return f"'{port.name}' of a row changes with the other rows of the batch"
     return None
 
 
@@ -122,9 +159,13 @@ def _example(loop: Loop, port: Port, traced_with: Tensor | None) -> Tensor:
     size = replace(port, kind="invariant").shape_of(1, Counted(_ROWS, tuple(loop.family.example_lengths)))
     if traced_with is not None and not (port.dtype.is_floating_point or port.dtype.is_complex):
         return traced_with.detach()[torch.arange(_ROWS) % traced_with.shape[0]]
-    make = torch.rand if port.distribution == "uniform" else torch.randn
-    wide = torch.complex128 if port.dtype.is_complex else torch.float64
-    return make(size, generator=numbers, dtype=wide).to(port.device, port.dtype)
+    return _random(size, port, numbers, torch.rand if port.distribution == "uniform" else torch.randn)
+
+
+def _random(size: Sequence[int], like: Tensor | Port, numbers: torch.Generator, make: Any = torch.randn) -> Tensor:
+    """The same numbers in every precision."""
+    wide = torch.complex128 if like.dtype.is_complex else torch.float64
+    return make(size, generator=numbers, dtype=wide).to(like.device, like.dtype)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

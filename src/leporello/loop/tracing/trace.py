@@ -59,6 +59,7 @@ from leporello.loop.tracing.step_checks import (
     refuse_unread_context,
 )
 from leporello.loop.tracing.trace_errors import UserLines, translated
+from leporello.loop.tracing.unrecorded_writes import UnrecordedWrites
 
 aten = torch.ops.aten
 CLOCK = "call.time"
@@ -299,8 +300,17 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             return run(_Fakes(sequences, contexts, invariants, states))
 
     def run(fakes: _Fakes) -> list[Tensor]:
-        with torch.enable_grad(), WithoutAssertions(), UserLines(), FixedMasks(), recording(), observed(cell) as named:
+        with (
+            torch.enable_grad(),
+            WithoutAssertions(),
+            UserLines(),
+            FixedMasks(),
+            recording(),
+            observed(cell) as named,
+            UnrecordedWrites() as writes,
+        ):
             output, after = _flat_step(cell, leaves, fakes)
+            writes.finish((output, after))
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
         refuse_states(leaves.states, after, fakes.states)

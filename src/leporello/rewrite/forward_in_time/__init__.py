@@ -5,5 +5,4 @@ linearize           the Loop with such a state, from a function of one step
 derivatives         the derivatives of one step, by torch.func
 influence           exact: the whole influence matrix (RTRL)
 rank_one            unbiased: a random matrix of rank one (UORO)
-trace_every_batch   a trace of that function that holds for every batch
 """

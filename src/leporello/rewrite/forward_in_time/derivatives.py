@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.graph import copied, stop
-from leporello.loop.loop import Loop
 from leporello.loop.port import Port, PortKey, PortValues
 from leporello.loop.tracing.graph_cleanup import WithoutAssertions
 from leporello.rewrite.forward_in_time.linearize import Linear, flatten_from, gradient_port
+from leporello.rewrite.trace_every_batch import vmappable_step
 
 
 def step_outputs(linear: Linear, rows: Any, values: PortValues) -> dict[Port, Tensor]:
@@ -160,38 +159,3 @@ def _row_vjp(linear: Linear, differentiated: Sequence[Tensor], inputs: Sequence[
 
 def _inputs(linear: Linear, values: PortValues) -> list[Tensor]:
     return [values[port.key] for port in linear.loop.inputs]
-
-
-# ---- a step as a function of one row, by operators for which torch's vmap has a rule: instead of those it maps wrongly
-
-aten = torch.ops.aten
-
-
-def _slice_scatter(x: Tensor, part: Tensor, axis: int, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    end = None if end is None else min(end, x.shape[axis])  # an end beyond all sizes overflows under vmap
-    return aten.slice_scatter.default(x, part, axis, start, end, step)
-
-
-def _unfold(x: Tensor, axis: int, size: int, step: int) -> Tensor:
-    axis = axis % x.dim()
-    starts = range(0, x.shape[axis] - size + 1, step)
-    return torch.stack([x.narrow(axis, start, size).movedim(axis, -1) for start in starts], axis)
-
-
-VMAP_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
-    stop: torch.Tensor.detach,
-    aten.fill.Tensor: lambda x, value: value.to(x.dtype).expand_as(x),
-    aten.slice_scatter.default: _slice_scatter,
-    aten.unfold.default: _unfold,
-    aten._prelu_kernel.default: lambda x, weight: torch.where(x > 0, x, weight * x),
-}
-
-
-def vmappable_step(loop: Loop) -> Callable[..., Any]:
-    """The step as a function of the number of rows and its inputs that returns its outputs, of operators that vmap maps
-    correctly."""
-    graph, _ = copied(loop.graph)
-    for node in graph.nodes:
-        if node.op == "call_function":
-            node.target = VMAP_REPLACEMENTS.get(node.target, node.target)
-    return fx.GraphModule({}, graph).forward

@@ -21,8 +21,8 @@ from leporello.loop.graph import placeholders, stop
 from leporello.loop.loop import Loop
 from leporello.loop.port import Kind, Port, PortValues, Role
 from leporello.loop.tracing.graph_cleanup import label_values
-from leporello.rewrite.forward_in_time.trace_every_batch import NotForEveryBatch, trace_every_batch
 from leporello.rewrite.prune import prune
+from leporello.rewrite.trace_every_batch import NotForEveryBatch, trace_every_batch
 
 
 @dataclass(frozen=True, eq=False)

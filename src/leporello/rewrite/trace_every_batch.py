@@ -8,7 +8,7 @@ The shapes of all values are then propagated once more with the symbol, which fa
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 
 from leporello.loop.fake_tensors import FakeTensorFamily
-from leporello.loop.graph import copied, placeholders
+from leporello.loop.graph import copied, placeholders, stop
+from leporello.loop.loop import Loop
 from leporello.loop.port import Port
 from leporello.loop.tracing.graph_cleanup import tidy
 
@@ -135,3 +136,41 @@ def _no_vmap_fallback() -> Iterator[None]:
         yield
     finally:
         rules._set_vmap_fallback_enabled(before)
+
+
+# ---- a step as a function of one row, by operators for which torch's vmap has a rule: instead of those it maps wrongly
+
+
+def _slice_scatter(x: Tensor, part: Tensor, axis: int, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    end = None if end is None else min(end, x.shape[axis])  # an end beyond all sizes overflows under vmap
+    return aten.slice_scatter.default(x, part, axis, start, end, step)
+
+
+def _unfold(x: Tensor, axis: int, size: int, step: int) -> Tensor:
+    axis = axis % x.dim()
+    starts = range(0, x.shape[axis] - size + 1, step)
+    return torch.stack([x.narrow(axis, start, size).movedim(axis, -1) for start in starts], axis)
+
+
+VMAP_REPLACEMENTS: dict[Any, Callable[..., Any]] = {
+    stop: torch.Tensor.detach,
+    aten.fill.Tensor: lambda x, value: value.to(x.dtype).expand_as(x),
+    aten.slice_scatter.default: _slice_scatter,
+    aten.unfold.default: _unfold,
+    aten._prelu_kernel.default: lambda x, weight: torch.where(x > 0, x, weight * x),
+}
+
+
+def vmappable_step(
+    loop: Loop, replacements: Mapping[Any, Callable[..., Any]] = VMAP_REPLACEMENTS
+) -> Callable[..., Any]:
+    """The step as a function of the number of rows and its inputs that returns its outputs, of operators that vmap maps
+    correctly.
+
+    replacements   what is called instead of an operator
+    """
+    graph, _ = copied(loop.graph)
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.target = replacements.get(node.target, node.target)
+    return fx.GraphModule({}, graph).forward

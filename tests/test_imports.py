@@ -38,9 +38,9 @@ WITHOUT_CYCLES = (
 # What may be imported inside a function, and why it is not imported at the top.
 IMPORTED_LATE = {
     "matplotlib": "an optional package",
-    "platformdirs": "an optional package",
     "onnx": "an optional package",
     "onnxruntime": "an optional package",
+    "platformdirs": "an optional package",
     "pydoc_data.topics": "a large text that one command reads",
     "resvg_py": "an optional package",
     "rich": "an optional package",

@@ -169,6 +169,14 @@ def test_saving_gives_the_path(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == drawn == drawn._repr_svg_()
 
 
+def test_a_file_of_another_kind_is_refused_and_not_written(tmp_path: Path) -> None:
+    strip = lp.fold(lp.GRU(3, 4), X).unfold(2)
+    for picture, name in ((strip.svg(), "net.PNG"), (strip.png(), "net.svg")):
+        with pytest.raises(lp.errors.ArgumentError, match="names a"):
+            picture.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebooks_show_loops_strips_and_splits() -> None:
     loop = lp.fold(lp.GRU(3, 4), X)
     for shown in (loop, loop.unfold(3), loop.split()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import random
 import re
 import shutil
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 import leporello as lp
 from leporello.engine.cpu.build import compiler
+from leporello.kernel.operators import OPERATORS
 from leporello.nets.export import c_dialect
 from leporello.nets.export.c_export import CReport
 from tests.cells.examples import EXAMPLES
@@ -234,6 +237,22 @@ def _program_with_zeros(header: str) -> str:
     calls = ", ".join(["&m", "2", *names])
     lines = ['#include "model.h"', "static struct model m;", *arrays]
     return "\n".join([*lines, f"int main(void) {{ model_reset(&m); model_run(&m, {calls[4:]}); return 0; }}"]) + "\n"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_every_operator_has_a_portable_spelling(dtype: torch.dtype) -> None:
+    for name, operator in OPERATORS.items():
+        if operator.reduction or not (operator.floats if dtype.is_floating_point else operator.integers):
+            continue
+        pattern = c_dialect.C99.pattern(name, dtype)
+        assert pattern is not None, name
+        letter, ending = ("d", "") if dtype == torch.float64 else ("f", "f")
+        text = pattern.format("a", "b", "c", s=letter, m=ending, t="float")
+        assert "__builtin" not in text, name
+        for function in re.findall(r"[a-z_0-9]+(?=\()", text):
+            in_libm = hasattr(ctypes.CDLL(ctypes.util.find_library("m")), function)
+            macro = function in ("isinf", "isnan", "signbit", "float")
+            assert in_libm or macro or function in c_dialect.helpers_for(text), (name, function)
 
 
 def test_the_header_is_readable_by_cpp(tmp_path: Path) -> None:

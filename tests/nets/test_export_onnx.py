@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,13 @@ from leporello.nets.export import onnx_check, onnx_loop
 from leporello.nets.export.onnx_export import OnnxReport
 from leporello.nets.export.onnx_operators import OPERATORS
 from tests.cells.examples import EXAMPLES, shaken
+from tests.nets.test_export_c import Oscillator
+from tests.nets.twins import quickly
 from tests.random_cells import cell_of, packed
 from tests.random_programs import SIZE, Numbers, program_of
 
 FEW = ("GRU", "LayerNormLSTM", "TimeDelay")
 ALL_ASKED = {"lengths": True, "resets": True, "state": True}
-
-
-def in_turn(cases: Iterable[Any], always: Container[Any]) -> list[Any]:
-    """Test cases, of which those that are not in `always` are slow."""
-    return [case if case in always else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def exported(net: nn.Module, folder: Path, **arguments: Any) -> OnnxReport:
@@ -61,18 +58,6 @@ class Reading(lp.Cell):
         return {"h": h.topk(2, -1).values, "none": None}, (h, state.n + (h.argmax(-1, keepdim=True) == 2))
 
 
-class Oscillator(lp.Cell):
-    """Without inputs."""
-
-    def __init__(self) -> None:
-        super().__init__(h=2)
-        self.turn = nn.Parameter(torch.tensor([[0.8, 0.6], [-0.6, 0.8]]))
-
-    def forward(self, x: None, h: Tensor) -> tuple[Tensor, Tensor]:
-        h = h @ self.turn.T
-        return h[:, :1], h
-
-
 class Spinning(lp.Cell):
     """Complex numbers within the step."""
 
@@ -85,7 +70,7 @@ class Spinning(lp.Cell):
         return z.imag, torch.tanh(z.real)
 
 
-@pytest.mark.parametrize("name", in_turn(EXAMPLES, FEW))
+@pytest.mark.parametrize("name", quickly(EXAMPLES, *FEW))
 @pytest.mark.parametrize("asked", [{}, ALL_ASKED], ids=["plain", "all asked"])
 def test_every_cell_is_the_same_in_onnx(name: str, asked: dict[str, bool], tmp_path: Path) -> None:
     net = lp.Recurrent(shaken(EXAMPLES[name]()).float())
@@ -129,14 +114,14 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", in_turn(NETWORKS, ("bidirectional, batch first", "summary of an output")))
+@pytest.mark.parametrize("name", quickly(NETWORKS, "bidirectional, batch first", "summary of an output"))
 @pytest.mark.parametrize("asked", [{}, ALL_ASKED], ids=["plain", "all asked"])
 def test_every_network_is_the_same_in_onnx(name: str, asked: dict[str, bool], tmp_path: Path) -> None:
     net, inputs = NETWORKS[name]()
     exported(net, tmp_path, example=inputs, **asked)
 
 
-@pytest.mark.parametrize("seed", in_turn(range(50), range(5)))
+@pytest.mark.parametrize("seed", quickly(range(50), *range(5)))
 def test_random_cells_are_the_same_in_onnx(seed: int, tmp_path: Path) -> None:
     program = program_of(Numbers(random.Random(seed).randbytes(SIZE)), draws=False, without=("solved",))
     net = lp.Recurrent(cell_of(program).float())

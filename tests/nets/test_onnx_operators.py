@@ -341,7 +341,7 @@ STEPS: dict[str, tuple[str, Step]] = {
         ),
     ),
     "decomposed": (
-        "view_of sym_size",
+        "sym_size",
         lambda x: (
             F.silu(x),
             F.gelu(x),

@@ -119,7 +119,7 @@ def test_the_rewrite_takes_the_scale_out_of_the_product() -> None:
     assert [record.name for record in other.records] == ["part"]
 
 
-def test_a_network_keeps_its_weights_and_the_copy_has_none_of_them() -> None:
+def test_a_network_keeps_its_weights_and_the_copy_has_none_of_them(tmp_path: Path) -> None:
     net = lp.Recurrent(lp.GRU(3, 32))
     before = copy.deepcopy(net.state_dict())
     small = lp.quantise(net, inputs_of())
@@ -132,6 +132,9 @@ def test_a_network_keeps_its_weights_and_the_copy_has_none_of_them() -> None:
     other = lp.quantise(lp.Recurrent(lp.GRU(3, 32)), inputs_of())
     other.load_state_dict(small.state_dict())
     assert torch.equal(other(inputs_of())[0], small(inputs_of())[0])
+    lp.save(small, tmp_path / "small.safetensors")
+    read = lp.load(tmp_path / "small.safetensors", into=lp.quantise(lp.Recurrent(lp.GRU(3, 32)), inputs_of()))
+    assert torch.equal(read(inputs_of())[0], small(inputs_of())[0])
     again = copy.deepcopy(small)
     assert torch.equal(again(inputs_of())[0], small(inputs_of())[0])
 

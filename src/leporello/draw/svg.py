@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from xml.sax.saxutils import escape
 
 from leporello.draw.caption_placement import Caption, place_captions
+from leporello.draw.image_files import Svg
 from leporello.draw.label_placement import Anchor, Box, Label, marks_of, page_box, place_labels
 from leporello.draw.picture import LEVELS, Name, Picture
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
@@ -30,19 +29,6 @@ from leporello.draw.svg_style import NUMBER_STYLE, STYLE
 
 CORNER_RADIUS = 10.0
 ARROWHEAD = 7.0
-
-
-class Svg(str):
-    """SVG as a string; notebooks display it, `save` writes it."""
-
-    def _repr_svg_(self) -> str:
-        return str(self)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file and return the file's path."""
-        file = Path(path)
-        file.write_text(self, encoding="utf-8")
-        return file
 
 
 def svg(picture: Picture) -> Svg:

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError, NotOneStep
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, batch_of, described, leaves_of, state_of, state_type
 from leporello.loop.torch_names import OwnNames
 
 
-class Cell(OwnNames, nn.Module):
+class Cell(Constructed, OwnNames, nn.Module):
     """One step of a recurrence: `forward(x, state) -> (output, next state)`.
 
     The state is declared once, its leaves with their sizes (or shapes) without the batch axis. One leaf is passed as a

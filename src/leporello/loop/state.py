@@ -33,6 +33,9 @@ def _unpickled(names: tuple[str, ...], values: tuple) -> Any:
     return state_type(names)(*values)
 
 
+torch.serialization.add_safe_globals([_unpickled])  # torch.load reads states with weights_only, its default
+
+
 def state_of(names: Sequence[str], values: Sequence[Any]) -> Tree:
     """The state with these leaves: one leaf as a tensor, several as a named tuple, none as ()."""
     if len(values) == 1:
@@ -102,8 +105,10 @@ def write_rows(state: Tree, index: Any, values: Tree) -> Tree:
     """
     replaced, given = rows(state, index), values
     values = same_structure(given, replaced)
-    leaves = zip(leaves_of(replaced), leaves_of(values), strict=True) if values is not None else ()
-    if values is None or any(_form(old) != _form(new) for old, new in leaves):
+    fits = (values is None) == (replaced is None) and all(
+        _form(old) == _form(new) for old, new in zip(leaves_of(replaced), leaves_of(values), strict=True)
+    )
+    if not fits:
         raise StateMismatch(
             "the argument 'values' has another form than the rows that it replaces.",
             came=described(given),

@@ -22,10 +22,21 @@ OTHER_NAMES = {
 }
 
 
+class _OwnSignature:
+    """The signature of a class is that of its `__init__`, as help and notebooks show it, though it has a `__new__`."""
+
+    def __get__(self, instance: Any, kind: type) -> inspect.Signature:
+        if instance is not None:  # a call of an instance is another function
+            raise AttributeError("__signature__")
+        whole = inspect.signature(kind.__init__)  # type: ignore[misc]
+        return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty)
+
+
 class OwnNames:
     """A class that refuses torch.nn's names for its arguments, with what they are called here."""
 
     if not TYPE_CHECKING:  # a checker finds them by __init__
+        __signature__ = _OwnSignature()
 
         def __new__(cls, *args: Any, **options: Any) -> OwnNames:
             _refuse_names_of_torch(cls, options)

@@ -13,6 +13,7 @@ from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.explain import Explanation
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.nets.ends import ends_of
 from leporello.nets.recurrent import Recurrent, shown
@@ -20,7 +21,7 @@ from leporello.nets.typing import DirectionOptions
 from leporello.view.bidirectional_view import BothWays
 
 
-class Bidirectional(nn.Module):
+class Bidirectional(Constructed, nn.Module):
     """Two cells over one sequence, in both directions; outputs side by side, states as a pair.
 
     forward_cell, backward_cell   the outputs are joined along the last axis

@@ -29,6 +29,7 @@ from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
@@ -38,7 +39,7 @@ from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(OwnNames, nn.Module, Generic[Output, State]):
+class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, take
 from leporello.nets.bidirectional import Bidirectional
@@ -87,7 +88,7 @@ class Stack(Cell):
         return None if leaf is None else f"{len(self.cells) - 1}.{leaf}"
 
 
-class Layers(nn.Module):
+class Layers(Constructed, nn.Module):
     """Networks applied in turn: the second reads all outputs of the first. Cells within one step go into `Stack`.
 
     nets      modules called like lp.Recurrent

@@ -10,6 +10,7 @@ from torch import nn
 from leporello.call.explain import Explanation
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import take
 from leporello.nets.bidirectional import Bidirectional
@@ -61,7 +62,7 @@ class _Concluding(_Reading):
         return self.head(output if self.reads == "output" else after), after
 
 
-class Summary(nn.Module):
+class Summary(Constructed, nn.Module):
     """Read the sequence, then `head(output)`: one output per row, at the row's own end. The head runs once.
 
         outputs, state = Recurrent(cell)(inputs)

@@ -14,10 +14,11 @@ import torch
 
 from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
+from leporello.draw.image_files import Png, Svg
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
-from leporello.draw.png import Png, png
-from leporello.draw.svg import Svg, svg
+from leporello.draw.png import png
+from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop

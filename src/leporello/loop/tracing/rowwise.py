@@ -10,12 +10,13 @@ import operator
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from leporello.loop.fake_tensors import has_rows
+from leporello.loop.fake_tensors import has_rows, row_axes
 from leporello.loop.graph import arguments, copied, function_of
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import OwnGradient
@@ -52,39 +53,79 @@ def why_rows_interact(loop: Loop, sequences: Named, states: Named, contexts: Nam
     if values is None:
         return None
     with torch.no_grad(), torch.autocast(_device(values), enabled=False):
-        line = _nonlinear_gradient_of_an_invariant(loop, values)
+        line = _gradient_that_joins_rows(loop, values)
         if line is not None:
-            return f"the gradient that goes through {line} is that of all rows of a step, and not linear in it"
+            return f"the gradient that goes through {line} joins the rows of a step, and is no sum over them"
         return _differs_alone(loop, values)
 
 
-def _nonlinear_gradient_of_an_invariant(loop: Loop, values: Sequence[Tensor]) -> str | None:
-    """Where a value without rows has a gradient of its own that is not linear in what arrives; None if nowhere.
+def _gradient_that_joins_rows(loop: Loop, values: Sequence[Tensor]) -> str | None:
+    """Where a step's own gradient (`autograd.Function`) of three rows is not made of those of each alone; else None.
 
-    It arrives as the sum over the rows of one step: `gradient.clamp(-1, 1)` of a sum over all steps is another number.
+    Of a value with rows it is one behind the other; of a parameter it is the sum, unless the backward clips that sum,
+    or divides by its length. A value without rows gets the sum over all rows and steps: its gradient must be linear.
     """
-    for node in loop.nodes:
-        if isinstance(node.target, OwnGradient):
-            results, _, reads = arguments(node)
-            if not has_rows([read.meta["val"] for read in (*reads, *results)]):
-                graph, counterparts = copied(loop.graph)
-                graph.output_node().args = (tuple(counterparts[value] for value in (*reads, *results)),)
-                known = function_of(graph)(Counted(_ROWS, tuple(loop.family.example_lengths)), *values)
-                if not _is_linear(node.target, known[: len(reads)], known[len(reads) :]):
-                    return node.meta.get("line") or "an autograd.Function"
+    nodes = [(node, node.target) for node in loop.nodes if isinstance(node.target, OwnGradient)]
+    if not nodes:
+        return None
+    graph, counterparts = copied(loop.graph)
+    wanted = [(*arguments(node)[2], *arguments(node)[0]) for node, _ in nodes]
+    graph.output_node().args = (tuple(counterparts[value] for values in wanted for value in values),)
+    run, lengths = function_of(graph), tuple(loop.family.example_lengths)
+    together = iter(run(Counted(_ROWS, lengths), *values))
+    alone = [iter(run(Counted(1, lengths), *_one_row(loop, values, row))) for row in range(_ROWS)]
+    for node, own in nodes:
+        results, inputs, reads = arguments(node)
+        sizes = len(reads), len(results)
+        of_all, *of_each = [[list(islice(found, size)) for size in sizes] for found in (together, *alone)]
+        axes = [_first_row_axis(result) for result in results]
+        if None in axes:
+            same = has_rows([result.meta["val"] for result in results]) or _is_linear(own, *of_all)
+        else:
+            backs = [_first_row_axis(value) for value in inputs]
+            same = _is_row_by_row(own, of_all, [reads for reads, _ in of_each], axes, backs)
+        if not same:
+            return node.meta.get("line") or "an autograd.Function"
     return None
+
+
+def _first_row_axis(node: fx.Node) -> int | None:
+    return next(iter(row_axes(node.meta["val"])), None)
 
 
 def _is_linear(own: OwnGradient, reads: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
     """Whether the gradient of a sum is the sum of gradients, of random ones."""
-    numbers = torch.Generator().manual_seed(0)
-    for scale in (1.0, 100.0):
-        one, other = ([scale * _random(result.shape, result, numbers) for result in results] for _ in range(2))
+    for one, other in zip(_incoming(results, 0), _incoming(results, 1), strict=True):
         both = own.backward(*reads, *[a + b for a, b in zip(one, other, strict=True)])
-        for whole, a, b in zip(both, own.backward(*reads, *one), own.backward(*reads, *other), strict=True):
-            if not _close(whole, a + b):
+        parts = zip(own.backward(*reads, *one), own.backward(*reads, *other), strict=True)
+        if not all(_close(whole, a + b) for whole, (a, b) in zip(both, parts, strict=True)):
+            return False
+    return True
+
+
+def _is_row_by_row(
+    own: OwnGradient, of_all: Sequence[Any], of_each: Sequence[Any], axes: Sequence[Any], backs: Sequence[int | None]
+) -> bool:
+    """Whether gradients of rows are those of each row alone, for random ones that arrive.
+
+    of_all, of_each   what the backward reads of all rows (with the results), and of each alone
+    axes, backs       where the rows are in what arrives, and in what is passed on
+    """
+    reads, results = of_all
+    for arriving in _incoming(results, 0):
+        whole = own.backward(*reads, *arriving)
+        split = [value.tensor_split(_ROWS, axis) for value, axis in zip(arriving, axes, strict=True)]
+        parts = [own.backward(*of_each[row], *[pieces[row] for pieces in split]) for row in range(_ROWS)]
+        for gradient, back, *rows in zip(whole, backs, *parts, strict=True):
+            if not _close(gradient, sum(rows) if back is None else torch.cat(rows, back)):
                 return False
     return True
+
+
+def _incoming(results: Sequence[Tensor], seed: int) -> list[list[Tensor]]:
+    """Random gradients of some values, small ones and large ones: some backwards clip them."""
+    numbers = torch.Generator().manual_seed(seed)
+    return [[scale * _random(value.shape, value, numbers) for value in results] for scale in (1.0, 100.0)]
 
 
 def _guard_line(loop: Loop) -> str:
@@ -137,11 +178,15 @@ def _differs_alone(loop: Loop, values: Sequence[Tensor]) -> str | None:
     lengths = tuple(loop.family.example_lengths)
     together = step(Counted(_ROWS, lengths), *values)
     for row in range(_ROWS):
-        alone = [value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)]
-        for port, all_rows, one_row in zip(loop.outputs, together, step(Counted(1, lengths), *alone), strict=True):
+        alone = step(Counted(1, lengths), *_one_row(loop, values, row))
+        for port, all_rows, one_row in zip(loop.outputs, together, alone, strict=True):
             if not _close(all_rows[row : row + 1], one_row):
                 return f"'{port.name}' of a row changes with the other rows of the batch"
     return None
+
+
+def _one_row(loop: Loop, values: Sequence[Tensor], row: int) -> list[Tensor]:
+    return [value[row : row + 1] if port.rows else value for port, value in zip(loop.inputs, values, strict=True)]
 
 
 def _device(values: Sequence[Tensor]) -> str:

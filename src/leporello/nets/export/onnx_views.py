@@ -309,7 +309,6 @@ VIEWS: dict[str, Rule] = {
     "alias": _same,
     "clone": _same,
     "detach": _same,
-    "view_of": _same,
     # shapes
     "view": _reshaped,
     "_unsafe_view": _reshaped,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leporello.call import exported, graph_arguments  # noqa: F401  files of torch.export need their operators
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
 from leporello.call.checks import EAGER
@@ -116,7 +117,7 @@ class Recurrent(OwnNames, nn.Module):
         """
         if gradient is not None:
             refuse_no_method(gradient)
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             arguments = (inputs, state, lengths, resets, targets, forcing, draws, steps)
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
@@ -181,7 +182,7 @@ class Recurrent(OwnNames, nn.Module):
         context: Tree = None,
     ) -> tuple[Tree, Tree]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None

@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCHED := $(VENV)/.benched
 DOCUMENTED := $(VENV)/.documented
+CHECKED := $(VENV)/.checked
 
 unexport PYTHONDONTWRITEBYTECODE  # Python starts faster with what it has compiled
 
@@ -31,7 +32,7 @@ demo: $(READY)       ## a network folds open; one learns the manual inside Pytho
 test: lint           ## format, lint, types, import directions, tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 300
 
-check-all: lint $(DOCUMENTED)  ## the same with the slow tests and CELLS=2000 random cells
+check-all: lint $(CHECKED)  ## the same with the slow tests and CELLS=2000 random cells
 	LEPORELLO_CELLS=$(CELLS) LEPORELLO_CFLAGS="-O2 -ftree-vectorize" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" --timeout 7200
 
 bench: $(BENCHED)    ## measure what is promised of speed and memory, about 12 minutes (BENCH="--suite torch" passes options on)
@@ -68,6 +69,11 @@ $(READY): pyproject.toml constraints.txt
 # What the benchmarks need beside it; without jax they leave that contestant out and say so.
 $(BENCHED): $(READY)
 	if $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'; then touch $@; fi
+
+# What only slow tests need.
+$(CHECKED): $(READY)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[check]'
+	@touch $@
 
 # What the site and the notebooks need beside it: make test does without, and leaves their slow tests to check-all.
 $(DOCUMENTED): $(READY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import leporello as lp
 from leporello.engine import targets
 from tests.roomy import roomy
 
+collect_ignore = [] if find_spec("torchrl") else ["src/leporello/torchrl.py"]  # make check-all installs torchrl
 os.environ.setdefault("LEPORELLO_CACHE", str(Path(__file__).parent / ".kernels"))  # not the user's own
 os.environ.setdefault("LEPORELLO_CFLAGS", "-O0")  # built in a tenth of the time; laws have -O1, make check-all -O2
 gc.freeze()  # what is imported stays: looking through it again and again took a quarter of the time

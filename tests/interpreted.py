@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS, is_drawn_in
+from leporello.engine.cpu.target import CPU_TARGET, EXPENSIVE_IN_KERNELS, is_drawn_in
 from leporello.engine.target import BoundKernel, Costs, Target, WindowSizes
 from leporello.engine.targets import register
 from leporello.kernel import interpreter
@@ -84,6 +84,7 @@ def _with_parts(part: Any, new: Callable[[Any], Any]) -> Any:
 INTERPRETED = Target(
     name="interpreted",
     devices={"cpu": "the CPU"},
+    stored=CPU_TARGET.stored,
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
     passes=(Pass("plan", "real_planes", "kernels compute with real numbers", lambda c, loop: real_planes(loop)),),
     default_windows=WindowSizes(max_rows=4096),

@@ -38,6 +38,8 @@ WITHOUT_CYCLES = (
 # What may be imported inside a function, and why it is not imported at the top.
 IMPORTED_LATE = {
     "matplotlib": "an optional package",
+    "onnx": "an optional package",
+    "onnxruntime": "an optional package",
     "platformdirs": "an optional package",
     "pydoc_data.topics": "a large text that one command reads",
     "resvg_py": "an optional package",
@@ -46,13 +48,16 @@ IMPORTED_LATE = {
     "tokenizers": "an optional package",
     "tomli_w": "an optional package",
     "torch._dynamo": "takes most of a second to load",
+    "torch.fx.experimental.symbolic_shapes": "loads sympy, which takes most of a second",
     "torch.utils.tensorboard": "needs the optional package tensorboard",
     "typer": "an optional package",
 }
 
 OURS_IMPORTED_LATE = {
-    "leporello.cli.app": "needs typer; without it the command says how to install it",
+    "leporello_command.outline": "needs typer; without it the command says how to install it",
+    "leporello.cli.app": "imports torch, which `leporello --help` does without",
     "leporello.call.compiled": "loads a part of torch that only compilers need",
+    "leporello.loop.symbolic_shapes": "loads sympy and dynamo, which the first trace needs",
 }
 
 

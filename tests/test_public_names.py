@@ -32,6 +32,7 @@ NAMES = [
     "MinGRU",
     "PeepholeLSTM",
     "Perceptron",
+    "QuantiseReport",
     "RNN",
     "RTRL",
     "RandomTruncated",
@@ -47,6 +48,7 @@ NAMES = [
     "check_gradients",
     "detach",
     "errors",
+    "export",
     "fold",
     "from_torch",
     "generate",
@@ -55,6 +57,7 @@ NAMES = [
     "named",
     "once",
     "online",
+    "quantise",
     "record",
     "resets_after",
     "rows",
@@ -67,6 +70,7 @@ NAMES = [
     "to",
     "to_torch",
     "turing",
+    "write_rows",
 ]
 
 IMPORT_ALONE = """

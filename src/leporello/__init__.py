@@ -24,15 +24,17 @@ from leporello.loop.cell import Cell, named
 from leporello.loop.clock import time
 from leporello.loop.context import shared
 from leporello.loop.draws import once
-from leporello.loop.state import detach, rows, to
+from leporello.loop.state import detach, rows, to, write_rows
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.check_gradients import GradientReport, check_gradients
+from leporello.nets.export.export import export
 from leporello.nets.feedback import Feedback
 from leporello.nets.files import load, save
 from leporello.nets.fold import fold
 from leporello.nets.generate import generate
 from leporello.nets.net_summary import summary
 from leporello.nets.online import online
+from leporello.nets.quantise import QuantiseReport, quantise
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
@@ -74,12 +76,15 @@ __all__ = [
     "UORO",
     "GradientReport",
     "check_gradients",
+    "export",
     "Loop",
     "fold",
     "generate",
     "named",
     "once",
     "online",
+    "quantise",
+    "QuantiseReport",
     "record",
     "stream",
     "summary",
@@ -89,6 +94,7 @@ __all__ = [
     "rows",
     "shared",
     "to",
+    "write_rows",
     "from_torch",
     "to_torch",
     "load",

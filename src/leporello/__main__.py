@@ -1,6 +1,6 @@
 """`python -m leporello` is the command `leporello`."""
 
-from leporello.cli.main import main
+from leporello_command import main
 
 if __name__ == "__main__":
     main()

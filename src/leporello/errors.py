@@ -74,6 +74,14 @@ class GradientMismatch(LeporelloError, AssertionError):
     """`check_gradients` found an engine that differs from the plain loop."""
 
 
+class ExportMismatch(LeporelloError, AssertionError):
+    """An exported file does not compute what the network computes."""
+
+
+class MissingPackage(LeporelloError, ImportError):
+    """An optional package is not installed."""
+
+
 class GraphGone(LeporelloError, ValueError):
     """A gradient was to go back through steps whose record is no longer there, or no longer true."""
 

@@ -27,7 +27,7 @@ def text(tmp_path: Path) -> Path:
 def test_numbers_as_json_are_those_of_the_model(tiny: Run, tmp_path: Path) -> None:
     (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT.encode()))
     found = json.loads(drawn("evaluate", tiny.path, tmp_path / "text.gz", "--json"))
-    assert list(found) == ["perplexity", "bits_per_character", "bits_per_byte", "tokens", "unknown"]
+    assert list(found) == ["perplexity", "bits_per_character", "bits_per_byte", "tokens", "unknown", "unknown_tokens"]
     assert found["perplexity"] == LanguageModel.load(tiny.path).perplexity(TEXT)
     assert found["bits_per_character"] == pytest.approx(math.log2(found["perplexity"]))
     assert (found["tokens"], found["unknown"]) == (len(TEXT) - 1, 0.0)
@@ -42,6 +42,7 @@ def test_people_see_the_same_numbers_of_standard_input_too(tiny: Run) -> None:
 def test_unknown_characters_are_counted_or_refused_by_name(tiny: Run, text: Path) -> None:
     text.write_text("She sells 光 Q 光.\n", encoding="utf-8")
     assert json.loads(drawn("evaluate", tiny.path, text, "--json"))["unknown"] == pytest.approx(3 / 17)
+    assert json.loads(drawn("evaluate", tiny.path, text, "--json"))["unknown_tokens"] == 3
     said = refused("evaluate", tiny.path, text, "--unknown", "error")
     assert "characters outside the vocabulary" in said
     assert "came  '光', 'Q'\n" in said

@@ -29,7 +29,7 @@ def test_a_text_stands_above_marks_of_its_surprise(tiny: Run, text: Path) -> Non
     found = drawn("score", tiny.path, text)
     assert found.startswith("bits: 0-1 none")
     assert "She sells 红 shells.⏎\n" in found
-    assert "perplexity " in found.splitlines()[-1]
+    assert "perplexity " in found.splitlines()[-2]
 
 
 def test_bits_as_json_are_those_of_the_perplexity(tiny: Run, text: Path) -> None:
@@ -52,6 +52,15 @@ def test_bytes_of_one_character_come_together_with_their_bits() -> None:
     assert pieces == ["a", "红", "b"]
     assert math.isnan(bits[0])
     assert bits[1:] == [7.0, 8.0]
+
+
+def test_it_says_how_many_tokens_were_unknown_and_which(tiny: Run, text: Path) -> None:
+    text.write_text("She sells sea shells.\n")
+    assert "unknown" not in drawn("score", tiny.path, text)
+    text.write_text("She sells 光 Q 光.\n", encoding="utf-8")
+    assert drawn("score", tiny.path, text).endswith("\n3 of 17 tokens unknown: '光', 'Q'\n")
+    assert json.loads(drawn("score", tiny.path, text, "--json"))["unknown_tokens"] == 3
+    assert LanguageModel.load(tiny.path).evaluate("She sells 光 Q 光.\n").unknown_tokens == 3
 
 
 def test_what_cannot_be_is_refused(tiny: Run, text: Path, tmp_path: Path) -> None:

@@ -62,6 +62,39 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
     return found
 
 
+# ---- what it needs
+
+
+@pytest.mark.parametrize(
+    ("packages", "options", "needed"),
+    [
+        (["safetensors"], [], "the package safetensors"),
+        (["numpy"], [], "the package numpy"),
+        (["safetensors", "tomli_w"], [], "the packages tomli-w and safetensors"),
+        (["tokenizers"], ["--tokens", "bpe:300"], "the package tokenizers"),
+    ],
+)
+def test_a_missing_package_is_named_before_anything_is_read_or_written(
+    packages: list[str], options: list[str], needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, None)
+    said = refused("train", "no_such_text.txt", *SMALL, *options, "--out", "run")
+    assert said.startswith(f"error: this training needs {needed}.")
+    assert "try" in said
+    assert "pip install 'leporello[language]'" in said
+    assert not Path("run").exists()
+
+
+def test_without_the_packages_that_only_some_options_need_it_trains_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `leporello[cli]` does not install: curves, pieces of words, events for TensorBoard."""
+    for package in ("matplotlib", "tokenizers", "tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)
+    result = leporello("train", "rhyme.txt", *SMALL, "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert Path("run/report.md").is_file()
+
+
 # ---- what it does
 
 
@@ -226,7 +259,7 @@ def test_on_a_full_disk_the_last_checkpoint_stays_and_the_run_goes_on_from_it(mo
 def test_a_file_that_may_not_grow_leaves_the_last_checkpoint() -> None:
     """A real limit instead of a feigned one: files of at most 60 kB, where metrics grow until they meet it."""
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000));"
-    start = f"{limited} from leporello.cli.main import main; main()"
+    start = f"{limited} from leporello_command import main; main()"
     options = [*SMALL, "--save-every", 0, "--evaluate-every", 1, "--epochs", 40, "--json", "--out", "run"]
     done = subprocess.run(
         [sys.executable, "-c", start, "train", "rhyme.txt", *map(str, options)], capture_output=True, check=False

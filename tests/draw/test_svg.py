@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import leporello as lp
 from leporello.draw.picture import Line, Name, Picture, Spot
 from leporello.draw.sizes import names_width, text_width
-from leporello.draw.svg import FONT, STYLE, svg
+from leporello.draw.svg import svg
+from leporello.draw.svg_style import FONT, STYLE
 from tests.draw.hostile import HOSTILE
 
 X = torch.zeros(2, 3)
@@ -166,6 +167,14 @@ def test_saving_gives_the_path(tmp_path: Path) -> None:
     drawn = lp.fold(lp.GRU(3, 4), X).svg()
     path = drawn.save(tmp_path / "gru.svg")
     assert path.read_text(encoding="utf-8") == drawn == drawn._repr_svg_()
+
+
+def test_a_file_of_another_kind_is_refused_and_not_written(tmp_path: Path) -> None:
+    strip = lp.fold(lp.GRU(3, 4), X).unfold(2)
+    for picture, name in ((strip.svg(), "net.PNG"), (strip.png(), "net.svg")):
+        with pytest.raises(lp.errors.ArgumentError, match="names a"):
+            picture.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_notebooks_show_loops_strips_and_splits() -> None:

@@ -171,6 +171,10 @@ PRODUCTS: dict[str, Step] = {
         (h[:, :, None] * x[:, None]).diagonal(1, 1, 2) + (h[:, :, None] * x[:, None])[:, 1:, 0]
     ),
     "convolution": lambda x, h, p: F.conv1d(h[:, None], p[:2, None, :3], p[0, :2], padding=1),
+    "convolution, transposed": lambda x, h, p: F.conv_transpose1d(h[:, None], p[:1, None, :2])[:, 0],
+    "convolution, transposed, in groups": lambda x, h, p: F.conv_transpose1d(
+        h.view(-1, 2, 3), p[:2, :3, None].view(2, 1, 3), p[0, :2], stride=2, padding=1, output_padding=1, groups=2
+    ).flatten(1),
     "convolution with holes": lambda x, h, p: F.conv1d(h[:, None], p[:2, None, :2], dilation=3, stride=2, padding=2),
     "cell of torch": lambda x, h, p: torch.gru_cell(x, h[:, :2], p, p[:, :2], p[0], p[1]),
     "cell of torch with two states": lambda x, h, p: torch.lstm_cell(
@@ -249,7 +253,7 @@ REFUSED: dict[str, Step] = {
     "scatter_reduce": lambda x, h, p: torch.scatter_reduce(h, 1, of(x).argsort(-1), x, "amax"),
     "avg_pool2d": lambda x, h, p: F.avg_pool1d(h[:, None], 2)[:, 0],
     "_cdist_forward": lambda x, h, p: torch.cdist(h.view(-1, 2, 3), x.view(-1, 2, 3)),
-    "convolution": lambda x, h, p: F.conv_transpose1d(h[:, None], p[:1, None, :2])[:, 0],
+    "convolution": lambda x, h, p: F.conv1d(h[:, :, None].expand(-1, 6, 3000), p[:4, :, None]).mean(2),  # too large
     "sort": lambda x, h, p: h.repeat(1, 50).sort(-1).values[:, :6],  # too many to compare all with all
     "type complex128": lambda x, h, p: torch.fft.rfft(h).abs(),
     "type bfloat16": lambda x, h, p: torch.tanh(h.bfloat16()).double(),

@@ -240,7 +240,7 @@ class Adds(Buffered):
 
 class Exchanges(Buffered):
     def end(self, x: Tensor, h: Tensor) -> Any:
-        self.count = self.count + 1
+        self.count = self.count + 1  # here: Exchanges
         return self.count * h, h
 
 
@@ -259,7 +259,7 @@ class Shrinks(Good):
 
 class Remembers(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
-        self.last = h
+        self.last = h  # here: Remembers
         return h, h
 
 
@@ -269,7 +269,7 @@ class Counts(Good):
         self.calls = 0
 
     def end(self, x: Tensor, h: Tensor) -> Any:
-        self.calls += 1
+        self.calls += 1  # here: Counts
         return self.calls * h, h
 
 
@@ -279,7 +279,7 @@ class Appends(Good):
         self.seen: list[Tensor] = []
 
     def end(self, x: Tensor, h: Tensor) -> Any:
-        self.seen.append(h)
+        self.seen.append(h)  # here: Appends
         return h, h
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -62,3 +63,15 @@ def test_rows_of_unequal_length_are_told_how_to_be_packed(cell: lp.Cell) -> None
 
 def test_rows_of_one_length_are_told_how_to_be_stacked() -> None:
     said(ArgumentError, lambda: lp.Recurrent(lp.GRU(3, 4))([torch.zeros(5, 3)] * 2), "torch.stack(inputs, 1)")
+
+
+def test_help_shows_the_arguments_of_a_class_though_it_refuses_names() -> None:
+    assert list(inspect.signature(lp.Recurrent).parameters) == [
+        "cell",
+        "gradient",
+        "engine",
+        "batch_first",
+        "batch_axis",
+    ]
+    assert list(inspect.signature(lp.GRU).parameters) == ["inputs", "hidden", "bias", "learned"]
+    assert list(inspect.signature(lp.GRU(3, 4)).parameters)[:2] == ["x", "state"]

@@ -99,7 +99,12 @@ def test_a_write_to_a_buffer_or_parameter_is_refused_at_its_line(step: type, nam
 def test_another_tensor_in_the_place_of_a_buffer_is_refused_by_name() -> None:
     cell = steps.Exchanges()
     count = cell.count
-    said(UntraceableStep, lambda: lp.Recurrent(cell)(X), "the step writes to 'count', which all steps share.")
+    said(
+        UntraceableStep,
+        lambda: lp.Recurrent(cell)(X),
+        "the step writes to 'count', which all steps share.",
+        steps.line("Exchanges"),
+    )
     assert cell.count is count
 
 
@@ -139,6 +144,7 @@ def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, 
         lambda: lp.Recurrent(cell)(X),
         f"the step sets the attribute '{name}', which all steps share.",
         steps.place(step),
+        steps.line(step.__name__),
         "lp.record",
     )
     assert vars(cell) == before

@@ -89,6 +89,30 @@ def test_heads_with_groups_of_their_own(dtype: torch.dtype) -> None:
     check(HeadsLSTM(48, 3, 17), 48, 5, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_under_autocast_with_a_gradient_scaler(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    net = lp.Recurrent(lp.LSTM(16, 48)).cuda()
+    exact = lp.Recurrent(copy.deepcopy(net.cell).double(), engine="reference")
+    inputs = torch.randn(9, 19, 16, device="cuda")
+    scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.autocast("cuda", dtype):
+        assert "gpu" in net.explain(inputs)
+        outputs, _ = net(inputs)
+        loss = outputs.float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    exact(inputs.double())[0].square().mean().backward()
+    for one, other in zip(net.parameters(), exact.parameters(), strict=True):
+        assert one.grad.dtype == torch.float32
+        assert difference(one.grad, other.grad) < 2 * TOLERANCES[dtype]
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(not torch.equal(one, other) for one, other in zip(net.parameters(), before, strict=True))
+
+
 def test_float32_may_use_tf32_where_torch_does() -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     net = lp.Recurrent(lp.LSTM(64, 64), engine="gpu").cuda()

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from leporello.cli.main import main
 from leporello.language.training.train import resume_training
+from leporello_command import main
 
 IMPORTED = [
     "leporello.cli.app",

@@ -247,10 +247,10 @@ def gradients(
 
 
 def random_weights(value: Tensor, seed: int) -> Tensor:
-    """The same numbers in every precision."""
+    """The same numbers in every precision and on every device."""
     kind = torch.complex128 if value.is_complex() else torch.float64
     numbers = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=kind)
-    return numbers.to(value.dtype)
+    return numbers.to(value)
 
 
 def _ones(value: Tensor, seed: int) -> Tensor:

@@ -46,6 +46,15 @@ def in_type(tensors: Tensors, dtype: torch.dtype) -> Tensors:
     return Tensors(cast(tensors.inputs, dtype), cast(tensors.state, dtype), cast(tensors.options, dtype))
 
 
+def on_device(tensors: Tensors, device: str) -> Tensors:
+    """Fresh leaves on a device."""
+
+    def moved(leaf: Any) -> Any:
+        return leaf.detach().to(device).requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+    return Tensors(*(map_leaves(moved, tree) for tree in (tensors.inputs, tensors.state, tensors.options)))
+
+
 def measured(cell: Any, tensors: Tensors, run: Callable[[], tuple[Any, Any]]) -> dict[str, Tensor | None]:
     """Values, and the gradients of a random weighting of them."""
     values = named(*run(), cell)
@@ -54,23 +63,24 @@ def measured(cell: Any, tensors: Tensors, run: Callable[[], tuple[Any, Any]]) ->
     return {**values, **{f"gradient of {name}": value for name, value in zip(sources, found, strict=True)}}
 
 
-def agree(cell: Any, tensors: Tensors) -> None:
-    """`cell` and `tensors` in float64."""
+def agree(cell: Any, tensors: Tensors, engine: str = "cpu", device: str = "cpu") -> None:
+    """`cell` and `tensors` in float64 on the CPU; the engine runs them in float32 on a device."""
     single, given = copy.deepcopy(cell).float(), in_type(tensors, torch.float32)
     cell.load_state_dict(single.state_dict())  # the rounded numbers
     tensors = in_type(given, torch.float64)
-    net = lp.Recurrent(single, engine="cpu")
+    single, given = single.to(device), on_device(given, device)
+    net = lp.Recurrent(single, engine=engine)
     draws = net.draw(given.inputs, given.state, **given.options)
     found = measured(single, given, lambda: net(given.inputs, given.state, **given.options, draws=draws))
     call = checked_call(cell, tensors.inputs, tensors.state, **tensors.options)
-    wanted = measured(cell, tensors, lambda: plain_loop(cell, call, [draw.double() for draw in draws]))
+    wanted = measured(cell, tensors, lambda: plain_loop(cell, call, [draw.cpu().double() for draw in draws]))
     for name, value in found.items():
         other = wanted[name]
         if value is None or other is None:
             assert value is other or not (value if other is None else other).any(), name  # type: ignore[union-attr]
             continue
         assert not value.is_floating_point() or value.dtype == torch.float32, name
-        off = error(value.detach().to(other.dtype), other.detach())
+        off = error(value.detach().cpu().to(other.dtype), other.detach())
         assert off <= TOLERANCE, f"{name}: error {off:.1e}\n{value}\n{other}"
 
 

@@ -320,3 +320,82 @@ def test_an_operator_that_torch_cannot_differentiate_is_named_with_its_line():
     net = lp.Recurrent(step)
     assert "engine   reference (chosen by auto; not " in net.explain(inputs, h)
     close(net(inputs, h)[0], plain_loop(step, inputs, h))
+
+
+class Signs(torch.autograd.Function):
+    """Binary weights; what arrives at the backward is the gradient of one step, summed over the rows."""
+
+    @staticmethod
+    def forward(ctx, w, clips):
+        ctx.save_for_backward(w)
+        ctx.clips = clips
+        return torch.sign(w)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (w,) = ctx.saved_tensors
+        kept = torch.where(w.abs() < 1, gradient, torch.zeros_like(gradient))
+        return (kept.clamp(-1, 1) if ctx.clips else kept), None
+
+
+class SignedProduct(torch.autograd.Function):
+    """Its backward sums over the rows by itself."""
+
+    @staticmethod
+    def forward(ctx, h, w, clips):
+        ctx.save_for_backward(h, w)
+        ctx.clips = clips
+        return h @ torch.sign(w)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        h, w = ctx.saved_tensors
+        summed = h.T @ gradient
+        return gradient @ torch.sign(w).T, summed.clamp(-1, 1) if ctx.clips else summed, None
+
+
+class Normed(torch.autograd.Function):
+    """Its backward makes each row's gradient depend on those of the others."""
+
+    @staticmethod
+    def forward(ctx, h, clips):
+        ctx.clips = clips
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / (1 + gradient.norm()) if ctx.clips else gradient / (
+            1 + gradient.norm(dim=1, keepdim=True)
+        ), None
+
+
+BINARY = {
+    "parameter": lambda h, w, clips: h @ Signs.apply(w, clips),
+    "sum over rows": SignedProduct.apply,
+    "rows": lambda h, w, clips: Normed.apply(h, clips) @ w,
+}
+
+
+class Binary(nn.Module):
+    def __init__(self, product, clips):
+        super().__init__()
+        self.W, self.product, self.clips = nn.Parameter(torch.randn(4, 4, dtype=torch.float64)), product, clips
+
+    def forward(self, x, h):
+        h = torch.tanh(x + self.product(h, self.W, self.clips))
+        return h, h
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("product", BINARY.values(), ids=BINARY)
+def test_a_gradient_that_joins_rows_is_that_of_each_step(product, clips):
+    """What is a sum over rows may be a sum over all steps; what clips that sum may not."""
+    torch.manual_seed(2)
+    net = lp.Recurrent(Binary(product, clips))
+    inputs, h = torch.randn(6, 3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    before = torch.get_rng_state()
+    explained = net.explain(inputs, h)
+    assert ("engine   reference" in explained) == clips
+    assert ("self.product" in explained or "Signs.apply" in explained or "Normed.apply" in explained) == clips
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lp.check_gradients(net, inputs, h).ok

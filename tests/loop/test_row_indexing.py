@@ -83,6 +83,12 @@ def chosen_marked_in_one_axis(x, h):
     return mask * h, h
 
 
+def chosen_marked_by_expanded_rows(x, h):
+    mask = torch.zeros_like(h)
+    mask[arange(x).unsqueeze(1).expand(-1, 2).reshape(-1), h.topk(2, 1).indices.reshape(-1)] = 1
+    return mask * h, h
+
+
 def read_in_one_axis(x, h):
     return h[arange(x).repeat_interleave(2), h.topk(2, 1).indices.reshape(-1)].view(-1, 2), h
 
@@ -119,6 +125,7 @@ STEPS = [
     chosen_marked_in_one_axis,
     rows_replaced_by_a_vector,
     masks_of_numpy,
+    chosen_marked_by_expanded_rows,
     *thoroughly(chosen_marked, read_in_one_axis, features_masked),
 ]
 

@@ -134,3 +134,30 @@ def test_resets_to_a_state_that_the_cell_makes_of_its_parameters() -> None:
     report = lp.check_gradients(lp.Recurrent(Own()), torch.randn(5, 3, 3), resets=torch.rand(5, 3) < 0.4)
     assert report.ok, report
     assert "first" in report.gradients
+
+
+def test_a_net_in_float64_reads_constants_of_float32_as_they_are() -> None:
+    """The product of two numbers of float32 is rounded to float32 in every loop."""
+    rate, step_size = torch.tensor(1 / 3), torch.tensor(0.7)
+
+    def step(x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        v = v + rate * step_size * (x - v)
+        return v, v
+
+    assert lp.check_gradients(lp.Recurrent(step), normal(5, 2, 3), normal(2, 3)).worst < 1e-14
+    assert lp.check_gradients(lp.Recurrent(step), normal(5, 2, 3).float(), normal(2, 3).float()).ok
+
+
+def test_a_step_that_writes_over_values_that_its_gradient_needs() -> None:
+    """As steps for inference do, which keep their states in place."""
+
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h.copy_(h * torch.sigmoid(x) + x)
+        h[:, 1:] = h[:, 1:] * h[:, :-1]
+        return h, h
+
+    net = lp.Recurrent(step)
+    report = lp.check_gradients(net, normal(5, 2, 3), normal(2, 3), resets=somewhere(5, 2))
+    assert report.ok
+    assert "gradients with those of the engine reference" in str(report)
+    assert net.engine == "auto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -157,7 +158,9 @@ def test_the_file_is_no_pickle_and_tells_what_it_holds(saved: Path) -> None:
         pickle.loads(saved.read_bytes())
     with safetensors.safe_open(saved, framework="pt") as opened:
         told = json.loads(opened.metadata()["leporello"])
-    assert told["version"] == 1
+    assert told["version"] == 2
+    assert told["versions"]["torch"] == torch.__version__
+    assert told["construction"]["modules"][1]["args"] == [{"module": 0}]
     assert told["classes"][""] == "Recurrent"
     assert told["classes"]["cell"] == "GRU"
     assert told["tensors"]["cell.U"] == "float64 [12, 3]"
@@ -310,7 +313,7 @@ def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda told: {**told, "version": 2}, "another version"),
+        (lambda told: {**told, "version": 3}, "another version"),
         (lambda told: {name: told[name] for name in told if name != "version"}, "damaged"),
         (lambda told: {name: told[name] for name in told if name != "tied"}, "damaged"),
         (lambda told: [told], "damaged"),
@@ -387,3 +390,200 @@ def test_without_safetensors_the_error_says_what_to_install(file: Path, monkeypa
     for call in (lambda: lp.save(lp.GRU(3, 4), file), lambda: lp.load(file, into=lp.GRU(3, 4))):
         with pytest.raises(ImportError, match=r"pip install 'leporello\[files\]'"):
             call()
+
+
+# ---- without `into`: the network is made again
+
+
+class Gated(lp.Cell):
+    """A cell with a cell among its arguments, a list, and an argument by default."""
+
+    def __init__(self, inner: lp.Cell, sizes: list[int], *, scale: float = 0.5) -> None:
+        super().__init__(h=sizes[-1])
+        self.inner, self.scale = inner, scale
+        self.V = nn.Linear(sizes[0], sizes[-1])
+
+    def forward(self, x: Any, h: Any) -> Any:
+        output, _ = self.inner(x, self.inner.initial_state(x.shape[0], dtype=x.dtype))
+        h = torch.tanh(self.V(output) * self.scale + h)
+        return h, h
+
+
+class WithHead(nn.Module):
+    """A module that does not say what it was constructed with."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+MADE_AGAIN: dict[str, Any] = {
+    "options": lambda: lp.Recurrent(lp.GRU(3, 4), engine="reference", batch_first=True),
+    "a gradient method": lambda: lp.Recurrent(lp.GRU(3, 4), gradient=lp.Truncated(5, clip_state=1.0)),
+    "both directions": lambda: lp.Bidirectional(lp.GRU(3, 4), lp.LSTM(3, hidden=4), batch_first=True),
+    "layers": lambda: lp.Layers(lp.Recurrent(lp.GRU(3, 4)), lp.Recurrent(lp.RNN(4, 4)), dropout=0.25),
+    "summary": lambda: lp.Summary(lp.LSTM(3, 4), nn.Sequential(nn.LayerNorm(4, eps=0.1), nn.Linear(4, 2, bias=False))),
+    "feedback": lambda: lp.Recurrent(lp.Feedback(lp.Stack(lp.GRU(7, 4), lp.GRU(4, 4), dropout=0.1), size=4)),
+    "a cell of the user": lambda: lp.Recurrent(Gated(lp.GRU(3, 5), [5, 4], scale=0.25)),
+    "a bare cell": lambda: lp.LSTM(3, 4, projection=2),
+    "of torch": lambda: lp.from_torch(nn.LSTM(3, 4, 2)),
+    "another dtype": lambda: lp.Recurrent(lp.GRU(3, 4)).double(),
+    "a batch axis": lambda: lp.Recurrent(lp.GRU(3, 4), batch_axis={"h": 1}),
+}
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *MADE_AGAIN])
+def test_a_network_is_made_again_from_its_file(name: str, file: Path) -> None:
+    net = MADE_AGAIN[name]() if name in MADE_AGAIN else lp.Recurrent(shaken(EXAMPLES[name](), seed=1))
+    lp.save(net, file)
+    before = torch.get_rng_state()
+    again = lp.load(file)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert again is not net
+    assert repr(again) == repr(net)
+    assert {path: type(module) for path, module in again.named_modules()} == {
+        path: type(module) for path, module in net.named_modules()
+    }
+    same_numbers(again, numbers(net))
+    lp.save(again, file.with_name("twice"))
+    assert file.with_name("twice").read_bytes() == file.read_bytes()
+
+
+def test_a_network_that_was_made_again_computes_the_same(file: Path) -> None:
+    net = lp.Summary(Gated(lp.GRU(3, 5), [5, 4]), nn.Linear(4, 2))
+    lp.save(net, file)
+    inputs = torch.randn(7, 3, 3)
+    assert torch.equal(lp.load(file)(inputs)[0], net(inputs)[0])
+
+
+def test_a_cell_used_twice_is_made_once(file: Path) -> None:
+    cell = lp.GRU(4, 4)
+    lp.save(lp.Recurrent(lp.Stack(cell, cell)), file)
+    again = lp.load(file)
+    assert again.cell.cells[0] is again.cell.cells[1]
+
+
+def test_copies_and_pickles_are_saved_like_the_original(file: Path) -> None:
+    net = lp.Recurrent(lp.Stack(lp.GRU(3, 4), lp.GRU(4, 4)))
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        with torch.no_grad():
+            other.cell.cells[1].W.add_(1)
+        lp.save(other, file)
+        same_numbers(lp.load(file), numbers(other))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: lp.Summary(lp.GRU(3, 4), lambda output: output), "Summary: head is "),
+        (lambda: lp.Recurrent(lp.Feedback(lp.GRU(4, 4), torch.tanh)), "feed is tanh"),
+        (lambda: lp.Summary(lp.GRU(3, 4), WithHead(4)), "Summary: head, WithHead does not say"),
+        (lambda: lp.Recurrent(local_cell()()), "cannot be imported"),
+        (lambda: nn.ModuleDict({"net": lp.Recurrent(lp.GRU(3, 4))}), "ModuleDict"),
+    ],
+)
+def test_what_no_file_can_hold_is_named_when_it_is_needed(make: Any, why: str, file: Path) -> None:
+    net = make()
+    lp.save(net, file)
+    with pytest.raises(FileMismatch, match="does not say how its network is made") as caught:
+        lp.load(file)
+    assert why in caught.value.details["came"]
+    assert "into=" in caught.value.details["tries"]
+    same_numbers(lp.load(file, into=make()), numbers(net))
+
+
+def local_cell() -> type[lp.Cell]:
+    class Local(lp.GRU):
+        def __init__(self) -> None:
+            super().__init__(3, 4)
+
+    return Local
+
+
+def test_a_network_that_was_changed_after_its_construction_is_refused(file: Path) -> None:
+    def changed() -> nn.Module:
+        net = lp.Summary(lp.GRU(4, 4), nn.Linear(4, 4))
+        net.head.bias = None
+        return net
+
+    net = changed()
+    lp.save(net, file)
+    same_numbers(lp.load(file), numbers(net))  # torch.nn's modules show what they are now
+    net.net.cell.cell = lp.GRU(4, 5)
+    lp.save(net, file)
+    with pytest.raises(FileMismatch, match="was changed after it was constructed"):
+        lp.load(file)
+
+
+def altered(file: Path, change: Any) -> None:
+    with safetensors.safe_open(file, framework="pt") as opened:
+        told = json.loads(opened.metadata()["leporello"])
+    change(told)
+    tensors = safetensors.torch.load_file(file)
+    safetensors.torch.save_file(tensors, file, metadata={"leporello": json.dumps(told)})
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("os:system", "is no class of networks"),
+        ("builtins:eval", "is no class of networks"),
+        ("pathlib:Path", "is no class of networks"),
+        ("leporello.nets.files:save", "is no class of networks"),
+        ("no_such_module:Cell", "cannot be imported"),
+        ("leporello.cells.torch_cells:NoSuchCell", "cannot be imported"),
+    ],
+)
+def test_only_classes_of_networks_are_made(path: str, said: str, saved: Path) -> None:
+    altered(saved, lambda told: told["construction"]["modules"][0].update({"class": path}))
+    with pytest.raises(FileMismatch, match=said):
+        lp.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told["construction"].clear(),
+        lambda told: told["construction"].update(modules=[]),
+        lambda told: told["construction"].update(modules=3),
+        lambda told: told["construction"]["modules"][1].update(args=[{"module": 7}]),
+        lambda told: told["construction"]["modules"][1].update(options={"engine": {"dtype": "load"}}),
+    ],
+)
+def test_a_strange_construction_is_refused(change: Any, saved: Path) -> None:
+    altered(saved, change)
+    with pytest.raises(FileMismatch, match="damaged"):
+        lp.load(saved)
+
+
+def test_arguments_that_the_class_does_not_take_any_more_are_named(saved: Path) -> None:
+    altered(saved, lambda told: told["construction"]["modules"][0].update(options={"colour": "red"}))
+    with pytest.raises(FileMismatch, match="GRU cannot be constructed as it was") as caught:
+        lp.load(saved)
+    assert "colour" in caught.value.details["says"]
+
+
+def test_a_file_of_version_1_is_loaded_with_into_alone(saved: Path) -> None:
+    def older(told: dict[str, Any]) -> None:
+        told["version"] = 1
+        del told["construction"], told["versions"]
+
+    altered(saved, older)
+    with pytest.raises(FileMismatch, match="parameters alone"):
+        lp.load(saved)
+    lp.load(saved, into=lp.Recurrent(lp.GRU(3, 4)).double())
+
+
+@pytest.mark.parametrize(
+    "cell", [lp.LSTM(3, 4), lp.Stack(lp.LSTM(3, 4), lp.GRU(4, 2))], ids=["a named tuple", "nested"]
+)
+def test_states_are_saved_and_loaded_by_torch_without_pickled_code(cell: lp.Cell, tmp_path: Path) -> None:
+    state = lp.Recurrent(cell)(torch.randn(5, 2, 3))[1]
+    torch.save({"state": lp.detach(state), "step": 7}, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)["state"]
+    assert type(loaded) is type(state)
+    for one, other in zip(torch.utils._pytree.tree_leaves(loaded), torch.utils._pytree.tree_leaves(state), strict=True):
+        assert torch.equal(one, other)

@@ -180,6 +180,23 @@ def test_functions_and_variables_of_cells_are_recorded() -> None:
     torch.testing.assert_close(torch.tanh(values["a"]), values["h"])
 
 
+class LogProbabilities(lp.Elman):
+    def forward(self, x, h):
+        o, h = super().forward(x, h)
+        return o.log_softmax(-1), h
+
+
+def test_variables_of_a_base_that_is_called_are_recorded_and_its_own_names_win() -> None:
+    torch.manual_seed(0)
+    cell, inputs = LogProbabilities(3, 5, 7).double(), torch.randn(4, 1, 3, dtype=torch.float64)
+    (outputs, seen), _ = lp.Recurrent(lp.record(cell, "a", "h", "o"))(inputs)
+    torch.testing.assert_close(torch.tanh(seen["a"]), seen["h"])
+    torch.testing.assert_close(seen["o"].log_softmax(-1), outputs)
+    strip = lp.fold(cell, inputs[0]).unfold(4)
+    strip.run(inputs)
+    assert "a(1)" in strip.text(values=True)
+
+
 def test_an_unknown_position_is_refused() -> None:
     with pytest.raises(ArgumentError, match="no value 2 to record") as refusal:
         lp.record(Plain(), 2)(torch.zeros(2, 3), (torch.zeros(2, 4), torch.zeros(2, 1)))

@@ -96,3 +96,19 @@ def test_a_notebook_shows_networks_and_what_is_said_of_them() -> None:
         assert other.explain(X)._repr_html_().startswith("<pre>")
     assert "<table>" in lp.check_gradients(net, X)._repr_html_()
     assert "<table>" in lp.summary(net, X)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("network", "drawings"),
+    [
+        (lp.Recurrent(lp.GRU(3, 4)), 1),
+        (lp.Bidirectional(lp.GRU(3, 4), lp.LSTM(3, 4)), 2),
+        (lp.Layers(lp.Recurrent(lp.GRU(3, 4)), lp.Recurrent(lp.Elman(4, 3, 2))), 2),
+        (lp.Summary(lp.Bidirectional(lp.GRU(3, 4), lp.GRU(3, 4)), nn.Linear(8, 1)), 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_notebook_shows_every_network_with_its_steps(network: Any, drawings: int) -> None:
+    page = network._repr_html_()
+    assert page.startswith(f"<pre>{type(network).__name__}(")
+    assert page.count("<svg") == drawings

@@ -60,6 +60,42 @@ def test_some_rows_of_a_state(tree: Any, index: Any, count: int) -> None:
 
 
 @every_tree
+@pytest.mark.parametrize(
+    "index", [2, -1, torch.tensor(3), slice(1, 4), [4, 0], torch.tensor([True, False, True, False, False])]
+)
+def test_rows_that_are_written_are_read_again_and_the_others_stay(tree: Any, index: Any) -> None:
+    before = copy.deepcopy(tree)
+    values = torch.utils._pytree.tree_map(lambda leaf: leaf + 7, lp.rows(tree, index))
+    after = lp.write_rows(tree, index, values)
+    assert same_structure(after, tree)
+    close(lp.rows(after, index), values, tolerance=0)
+    close(tree, before, tolerance=0)
+    close(lp.write_rows(after, index, lp.rows(tree, index)), tree, tolerance=0)
+
+
+def test_gradients_reach_the_rows_that_are_written_and_those_that_stay() -> None:
+    state, values = torch.ones(3, 2, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+    (lp.write_rows(state, [0, 2], values) * torch.arange(3)[:, None]).sum().backward()
+    assert state.grad.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert values.grad.tolist() == [[0, 0], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("index", "values"),
+    [
+        ([0], torch.ones(2, 4)),
+        ([0, 1], torch.ones(2, 3)),
+        ([0], torch.ones(4)),
+        ([0], torch.ones(1, 4, dtype=torch.float64)),
+        ([0], (torch.ones(1, 4), torch.ones(1, 4))),
+    ],
+)
+def test_rows_of_another_form_are_refused(index: list[int], values: Any) -> None:
+    with pytest.raises(lp.errors.StateMismatch, match="another form than the rows that it replaces"):
+        lp.write_rows(torch.zeros(3, 4), index, values)
+
+
+@every_tree
 def test_a_state_moves_as_tensors_do(tree: Any) -> None:
     for moved in (lp.to(tree, torch.bfloat16), lp.to(tree, dtype=torch.bfloat16)):
         assert same_structure(moved, tree)
@@ -79,6 +115,7 @@ def test_a_state_can_be_copied_and_pickled(tree: Any) -> None:
 def test_no_state_yet_stays_none() -> None:
     assert lp.detach(None) is None
     assert lp.rows(None, [1]) is None
+    assert lp.write_rows(None, [1], None) is None
     assert lp.to(None, torch.float64) is None
 
 

@@ -107,6 +107,11 @@ def normal(a, h):
     return distributions.Normal(a, F.softplus(h) + 0.1).rsample()
 
 
+def validated(a, h):
+    one = distributions.Normal(a, F.softplus(h) + 0.1, validate_args=True)
+    return one.rsample() + one.log_prob(h)
+
+
 def categorical(a, h):
     chosen = distributions.Categorical(logits=a + h).sample()
     return a * F.one_hot(chosen, 6)
@@ -153,7 +158,7 @@ def _square(h):
     return torch.eye(2, dtype=h.dtype) + 0.1 * m @ m.mT
 
 
-KERNELS = [normal, categorical, many_categoricals, straight_through, bernoulli, divergence]
+KERNELS = [normal, validated, categorical, many_categoricals, straight_through, bernoulli, divergence]
 
 
 @pytest.mark.parametrize(

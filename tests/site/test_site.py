@@ -65,6 +65,16 @@ def test_both_readmes_lead_to_each_other() -> None:
         assert f"]({other})" in top
 
 
+def test_both_readmes_have_the_same_table_of_what_a_call_can_do() -> None:
+    """Row by row the same code and the same links."""
+    tables = []
+    for page in ("README.md", "README.zh.md"):
+        rows = re.findall(r"^\| (?!---)(.+) \|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)[1:]
+        tables.append([(re.findall(r"`[^`]+`", row), re.findall(r"\]\(([^)]+)\)", row)) for row in rows])
+    assert tables[0]
+    assert tables[0] == tables[1]
+
+
 def test_arguments_become_definitions(docstrings: ModuleType) -> None:
     lines = ["Sum of *args.", "", "a, b   the first", "       of them", "c      `x`"]
     assert docstrings.restructured(lines) == [

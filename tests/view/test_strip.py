@@ -19,7 +19,8 @@ from leporello.errors import ArgumentError
 from leporello.loop.unfold import Unfolding
 from leporello.view.diagram import Diagram, Edge, Vertex
 from leporello.view.drawable import Detail
-from leporello.view.strip import Strip, folded, unfolded, with_gradient
+from leporello.view.gradient_arrows import with_gradient
+from leporello.view.strip import Strip, folded, unfolded
 from tests.cells.examples import EXAMPLES, KINDS
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells

@@ -84,6 +84,36 @@ class _SumAndProduct(torch.autograd.Function):
         return one + 0.5 * other * b, one + 2 * other * a
 
 
+class _Signs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix)
+        return torch.sign(matrix)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (matrix,) = ctx.saved_tensors
+        return torch.where(matrix.abs() < 0.4, gradient, torch.zeros_like(gradient))
+
+
+# ---- writes that leave gradients as they are
+
+
+def _data_written(v: Tensor) -> Tensor:
+    t = 0.5 * v
+    t.data.masked_fill_(v > 0.2, 0.1)
+    return torch.sin(t) * t
+
+
+def _written_without_gradient(v: Tensor) -> Tensor:
+    t = torch.sigmoid(v) * v
+    t = t * 0.9
+    with torch.no_grad():
+        t[..., :1] = 0.3
+        t.mul_(0.5)
+    return t
+
+
 def _by_hand(run: Callable[..., Tensor], bound: Callable[..., float], takes: str = "a", **options: Any) -> Operator:
     return Operator(takes, lambda v, p, k: run(*v, *p), bound, smooth=False, **options)
 
@@ -100,5 +130,10 @@ OWN_GRADIENTS = {
     "own tanh": _by_hand(lambda v: _Scaled.apply(v, 0.7), lambda b: 1.0),
     "clipped gradient": _by_hand(_Clipped.apply, lambda b: b),
     "feedback alignment": _by_hand(_Linear.apply, lambda b: 12 * b, "v", weights=lambda s, k: [(3, s[0][0])]),
+    "binary weights": _by_hand(
+        lambda v, w: v @ _Signs.apply(w).T, lambda b: 12 * b, "v", weights=lambda s, k: [(3, s[0][0])]
+    ),
+    "data written": _by_hand(_data_written, lambda b: b + 0.1),
+    "written without gradient": _by_hand(_written_without_gradient, lambda b: b + 0.3),
     "own sum and product": _by_hand(_sums, lambda a, b: a + b + a * b, "as"),
 }

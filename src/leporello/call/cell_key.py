@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leporello.loop.construction import ATTRIBUTE
 from leporello.loop.tracing.step_checks import HOOKS
 
-OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"} | {ATTRIBUTE}
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device)
 
 

@@ -291,10 +291,12 @@ class Network(Protocol):
 
     cell: nn.Module
     gradient: Method
-    engine: str
     batch_first: bool
     _plan_cache: PlanCache
     _handle: str
+
+    @property
+    def engine(self) -> str: ...
 
 
 _numbers = itertools.count()

@@ -5,6 +5,8 @@ An output that is fed back can be replaced by its target: teacher forcing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -89,7 +91,7 @@ class ElmanJordan(Cell):
         self.b = constant(hidden, value=0)
         self.c = constant(outputs, value=0)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, o = state
         a = self.b + x @ self.U.T + o @ self.R.T + h @ self.W.T
         h = torch.tanh(a)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ class LIF(Cell):
         self.b = constant(hidden, value=0)
         self._set_decay(_decay_of(decay, hidden))
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         v, z = state
         a = self.b + x @ self.U.T
         if self.W is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
@@ -36,7 +38,7 @@ class PeepholeLSTM(Cell):
         self.p_f = uniform(hidden, bound=bound)
         self.p_o = uniform(hidden, bound=bound)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, c = state
         i, f, g, o = (self.b + x @ self.U.T + h @ self.W.T).chunk(4, -1)
         i = torch.sigmoid(i + self.p_i * c)
@@ -77,7 +79,7 @@ class LayerNormLSTM(Cell):
         self.gain_c = constant(hidden, value=1)
         self.shift_c = constant(hidden, value=0)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, c = state
         from_x = layer_norm(x @ self.U.T, (4 * self.hidden,), self.gain_x, self.b)  # b is added after the norm
         from_h = layer_norm(h @ self.W.T, (4 * self.hidden,), self.gain_h)
@@ -120,7 +122,7 @@ class ZoneoutLSTM(Cell):
         self.W = uniform(4 * hidden, hidden, bound=bound)
         self.b = uniform(4 * hidden, bound=bound)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, c = state
         i, f, g, o = (self.b + x @ self.U.T + h @ self.W.T).chunk(4, -1)
         i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,7 @@ class LSTM(Cell):
         self.register_parameter("c", uniform(4 * hidden, bound=bound) if bias else None)
         self.register_parameter("P", uniform(projection, hidden, bound=bound) if projection else None)
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         h, c = state
         a = linear(x, self.U, self.b) + linear(h, self.W, self.c)
         i, f, g, o = a.chunk(4, -1)

@@ -38,20 +38,39 @@ def baseline(
     text: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...", help="Files or folders; -: standard input; none: the run's, or the manual."
+            metavar="TEXT", help="Files or folders; -: standard input; none: the text of --run, or Python's manual."
         ),
     ] = None,
-    order: Annotated[int, typer.Option(metavar="N", help="The highest order: tokens of an n-gram.")] = 5,
-    all_orders: Annotated[bool, typer.Option("--all-orders/--only", help="Every order up to it, or it alone.")] = True,
-    tokens: Annotated[str | None, typer.Option(metavar="KIND", help="char, byte, word, or bpe:N. [char]")] = None,
-    validation: Annotated[
-        float | None, typer.Option(metavar="X", help="Share at the end that is scored, not counted. [0.1]")
+    order: Annotated[int, typer.Option(metavar="N", help="Highest order: how many tokens an n-gram has.")] = 5,
+    all_orders: Annotated[
+        bool, typer.Option("--all-orders/--only", help="Show every order up to that one, or that one alone.")
+    ] = True,
+    tokens: Annotated[
+        str | None, typer.Option(metavar="KIND", help="What a token is: char, byte, word, or bpe:N. \\[char]")
     ] = None,
-    first: Annotated[int | None, typer.Option(metavar="N", help="So many characters alone; 0: all. [0]")] = None,
-    normalise: Annotated[str | None, typer.Option(metavar="WORD", help="none, lower or letters. [none]")] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="auto, utf-8, gb18030, ... [auto]")] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Share at the end of the text to score; n-grams are counted in the rest. [0.1]"),
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option(metavar="N", help="Read this many characters from the beginning alone; 0: all. [0]")
+    ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD", help="Change the text first; lower: lower case; letters: a to z and blanks alone. \\[none]"
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Encoding of the text: auto finds it; or utf-8, gb18030, big5, latin-1. \\[auto]",
+        ),
+    ] = None,
     min_count: Annotated[
-        int | None, typer.Option(metavar="N", help="What is seen less often becomes the unknown symbol. [1]")
+        int | None,
+        typer.Option(metavar="N", help="Characters or words that occur less often become the unknown symbol. [1]"),
     ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="Show that run's network in the same table.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,

@@ -26,7 +26,7 @@ PLOT_WRITERS = {".svg": compare_svg, ".png": compare_png}
 
 
 def compare(
-    run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    run: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
     plot: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", readable=False, help="Draw curves into FILE.png or .svg; may be repeated."),

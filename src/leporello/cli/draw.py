@@ -50,18 +50,19 @@ def draw(
     detail: Annotated[
         Detail,
         typer.Option(
-            metavar="VIEW", help="textbook: named values; operators: every one; function: the whole step as one f."
+            metavar="VIEW",
+            help="What to show. textbook: named values; operators: every one; function: the whole step as one f.",
         ),
     ] = Detail.textbook,
     loss: Annotated[bool, typer.Option("--loss", help="Add the loss L and the target y: mean squared error.")] = False,
     forced: Annotated[bool, typer.Option("--forced", help="Feed the true values back: teacher forcing.")] = False,
     backward: Annotated[bool, typer.Option("--backward", help="Add the gradient's arrows; with --unfold.")] = False,
     stages: Annotated[
-        bool, typer.Option("--stages", help="Tell what runs step by step from what runs on all steps at once.")
+        bool, typer.Option("--stages", help="Mark what runs step by step and what runs on all steps at once.")
     ] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Draw every step of a long strip; with --unfold.")] = False,
     animate: Annotated[
-        bool, typer.Option("--animate", help="Let it fold open, over 3 steps or N; into an SVG file.")
+        bool, typer.Option("--animate", help="Let the net fold open in an animated SVG file, over 3 steps or N.")
     ] = False,
     input: InputOption = None,
     out: Annotated[

@@ -28,9 +28,9 @@ def explain(
     engine: EngineOption = None,
     input: InputOption = None,
     passes: Annotated[
-        bool, typer.Option("--passes", help="every rewrite in order, with the loop's size behind it")
+        bool, typer.Option("--passes", help="Show every rewrite in order, with the size of the loop after it.")
     ] = False,
-    timing: Annotated[bool, typer.Option("--timing", help="where the time of the first call goes")] = False,
+    timing: Annotated[bool, typer.Option("--timing", help="Show where the time of the first call goes.")] = False,
 ) -> None:
     """Say how a cell would run: which engine, what runs where, and why."""
     check_counts(length=length, batch=batch)

@@ -28,11 +28,11 @@ def flow(
     cell: CellArgument,
     length: LengthOption = 50,
     batch: BatchOption = 16,
-    seed: Annotated[int, typer.Option(metavar="S", help="Of the parameters and the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the parameters and the inputs.")] = 0,
     input: InputOption = None,
     plot: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be repeated."),
+        typer.Option(metavar="FILE", readable=False, help="Draw the result into FILE.png or .svg; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object instead.")] = False,
 ) -> None:

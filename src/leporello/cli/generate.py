@@ -17,7 +17,7 @@ from leporello.language.model.language_model import LanguageModel
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     prompt: Annotated[str, typer.Option(metavar="TEXT", help="What the text begins with.")] = "",
-    length: Annotated[int, typer.Option(metavar="N", help="Tokens to write.")] = 500,
+    length: Annotated[int, typer.Option(metavar="N", help="How many tokens to write.")] = 500,
     temperature: Annotated[
         float, typer.Option(metavar="X", help="Below 1: likelier tokens more often; 0: always the likeliest.")
     ] = 0.8,
@@ -25,8 +25,10 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(metavar="P", help="Choose among the likeliest tokens of probability P together.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="S", help="The same text for the same seed.")] = None,
-    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", help="Seed of the random choice: the same seed writes the same text.")
+    ] = None,
+    which: Annotated[str, typer.Option(metavar="WORD", help="Which checkpoint to read: best or last.")] = "best",
 ) -> None:
     """Write text, token by token, and show it as it comes."""
     model = LanguageModel.load(run, which)

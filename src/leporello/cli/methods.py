@@ -36,18 +36,20 @@ def methods(
         typer.Option(
             "--methods",
             metavar="NAMES",
-            help="full, truncated:STEPS[:EVERY], random[:KEEP], checkpointed[:EVERY], rtrl, uoro; commas between.",
+            help="Commas between: full, truncated:STEPS[:EVERY], random[:KEEP], checkpointed[:EVERY], rtrl, uoro.",
         ),
     ] = DEFAULT_METHODS,
-    draws: Annotated[int, typer.Option(metavar="N", help="Gradients of each method that is random.")] = 100,
+    draws: Annotated[
+        int, typer.Option(metavar="N", help="How many gradients to draw of each method that is random.")
+    ] = 100,
     length: LengthOption = 50,
     batch: BatchOption = 16,
-    seed: Annotated[int, typer.Option(metavar="S", help="Of the parameters, the inputs and the methods.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the parameters, the inputs and the methods.")] = 0,
     engine: EngineOption = None,
     input: InputOption = None,
     plot: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Draw it into FILE.png or .svg; may be repeated."),
+        typer.Option(metavar="FILE", readable=False, help="Draw the result into FILE.png or .svg; may be repeated."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object instead.")] = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -18,6 +18,7 @@ from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
 from leporello.nets.summary import Summary
 from leporello.nets.torch_nn import from_torch
+from leporello.nets.typing import EngineName
 from leporello.specs.cell_spec import CellSpec, built_in_cell, parse_cells, user_cell
 from leporello.specs.user_code import INPUT_HINT
 
@@ -25,16 +26,20 @@ NETWORKS = (Recurrent, Summary, Bidirectional, Layers)
 
 # Arguments and options that several commands have.
 CellArgument = Annotated[
-    str, typer.Argument(metavar="CELL", help="lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64")
+    str,
+    typer.Argument(
+        metavar="CELL", help="The cell: lstm, lstm:28,256, lstm:28,256+gru, or your own: my_model:Leaky:3,64."
+    ),
 ]
 InputOption = Annotated[
     str | None, typer.Option(metavar="SIZE", help="What one row of the input is: 3, or 3,5, or class, or none.")
 ]
 EngineOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="auto, cpu, gpu, stepwise or reference; auto by default.")
+    str | None,
+    typer.Option(metavar="NAME", help="What runs the cell: auto, cpu, gpu, stepwise or reference; auto by default."),
 ]
-LengthOption = Annotated[int, typer.Option(metavar="N", help="Steps of the sequence.")]
-BatchOption = Annotated[int, typer.Option(metavar="B", help="Rows of the batch.")]
+LengthOption = Annotated[int, typer.Option(metavar="N", help="Number of steps of the sequence.")]
+BatchOption = Annotated[int, typer.Option(metavar="B", help="Number of rows of the batch.")]
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def build_network(text: str, input: str | None = None, engine: str | None = None
             raise ArgumentError(f"'{text}' is a network with an engine of its own.", tries="without --engine")
         net: nn.Module = module
     else:
-        net = Recurrent(module, engine=engine or "auto")
+        net = Recurrent(module, engine=cast(EngineName, engine or "auto"))
         if not hasattr(module, "initial_state"):
             raise MissingState(
                 f"{type(module).__name__} declares no state, so a command cannot call it.",

@@ -26,8 +26,8 @@ SORT_KEYS = ("perplexity", "date")
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder to look through.")] = Path("runs"),
-    by: Annotated[str, typer.Option(metavar="WORD", help="Sort by perplexity or date.")] = "perplexity",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to look through.")] = Path("runs"),
+    by: Annotated[str, typer.Option(metavar="WORD", help="What to sort by: perplexity or date.")] = "perplexity",
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs as one JSON array.")] = False,
 ) -> None:
     """List the runs below a folder, the best first."""

@@ -31,15 +31,17 @@ HTML_SUFFIXES = (".html", ".htm")
 
 def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
-    first: Annotated[int, typer.Option(metavar="N", help="So many characters alone; 0: all.")] = 2000,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Files or folders; -: standard input.")],
+    first: Annotated[
+        int, typer.Option(metavar="N", help="Score this many characters from the beginning alone; 0: all.")
+    ] = 2000,
     encoding: Encoding = "auto",
-    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    which: Annotated[str, typer.Option(metavar="WORD", help="Which checkpoint to read: best or last.")] = "best",
     unknown: Annotated[
-        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+        str, typer.Option(metavar="WORD", help="What becomes of unknown characters: the unknown symbol, or an error.")
     ] = "symbol",
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", readable=False, help="Write it as a page, FILE.html.")
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Write the coloured text as a page, FILE.html.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print tokens and bits as one JSON object instead.")] = False,
 ) -> None:
@@ -55,7 +57,8 @@ def score(
     if page is not None:
         write_atomically(page, f'<!doctype html>\n<meta charset="utf-8">\n{coloured_html(pieces, costs)}'.encode())
     if as_json:
-        print(json.dumps({"perplexity": result.perplexity, "tokens": symbols, "bits": [None, *bits[1:]]}))
+        record = {"perplexity": result.perplexity, "unknown_tokens": result.unknown_tokens}
+        print(json.dumps({**record, "tokens": symbols, "bits": [None, *bits[1:]]}))
         return
     console = Console()
     plain = is_plain(console)
@@ -65,6 +68,8 @@ def score(
         else:
             console.print(part)
     say(f"\nperplexity {result.perplexity:.3f}, {result.bits_per_character:.3f} bits per character")
+    if result.unknown_tokens:
+        say(f"{result.unknown_tokens:,} of {result.tokens + 1:,} tokens unknown: {list_unknown(model, scored)}")
     if html is not None:
         say(f"wrote {html}")
 
@@ -95,11 +100,11 @@ def bits_per_piece(model: LanguageModel, text: str, bits: list[float]) -> tuple[
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Files or folders; - for standard input.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Files or folders; -: standard input.")],
     encoding: Encoding = "auto",
-    which: Annotated[str, typer.Option(metavar="WORD", help="The checkpoint: best or last.")] = "best",
+    which: Annotated[str, typer.Option(metavar="WORD", help="Which checkpoint to read: best or last.")] = "best",
     unknown: Annotated[
-        str, typer.Option(metavar="WORD", help="symbol, or error: refuse unknown characters.")
+        str, typer.Option(metavar="WORD", help="What becomes of unknown characters: the unknown symbol, or an error.")
     ] = "symbol",
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
@@ -118,7 +123,10 @@ def evaluate(
     )
 
 
-Encoding = Annotated[str, typer.Option(metavar="NAME", help="Of the text: auto, utf-8, gb18030, big5, utf-16, ...")]
+Encoding = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Encoding of the text: auto finds it; or utf-8, gb18030, big5, utf-16, latin-1."),
+]
 
 MAX_UNKNOWN_LISTED = 20  # unknown characters or words that an error names
 

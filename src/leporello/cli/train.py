@@ -64,21 +64,21 @@ def _option_parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
 
 
 def _help(field: dataclasses.Field[Any]) -> str:
-    """A sentence, the choices and the default; a text that begins with values of the option keeps its lower case."""
+    """A sentence, the choices and the default; a text that begins with a value of the option keeps its lower case."""
     text, choices = field.metadata["help"], field.metadata["choices"]
-    if not re.match(r"[\w-]+[,:]", text):
+    if not re.match(r"[\w-]+:", text):
         text = text[0].upper() + text[1:]
     if choices:
         text += f" ({', '.join(choices)})"
     default = f" [{field.default}]" if not isinstance(field.default, bool) else ""
-    return f"{text.rstrip('.')}.{default}"
+    return f"{text}{'' if text.endswith('...') else '.'}{default}"
 
 
 @with_config_options
 def train(
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Files or folders; - for standard input; nothing: Python's manual."),
+        typer.Argument(metavar="TEXT", help="Files or folders; -: standard input; none: Python's manual."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A new folder for the run; by itself one in runs/.")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leporello.draw.image_files import Svg
 from leporello.draw.label_placement import Label, marks_of, page_box, place_labels
 from leporello.draw.picture import Picture
 from leporello.draw.picture_layout import PictureLayout, RoutedLine, layout_picture
 from leporello.draw.sizes import SMALL_FONT_SIZE, text_width
-from leporello.draw.svg import STYLE, Svg, draw_branches, draw_label, draw_line, draw_notes, draw_spot, number, svg_file
+from leporello.draw.svg import draw_branches, draw_label, draw_line, draw_notes, draw_spot, number, svg_file
+from leporello.draw.svg_style import STYLE
 
 # Times in seconds from the beginning of a round.
 ROUND = 14.0  # length of a round

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
-from pathlib import Path
 from types import ModuleType
 
 from leporello.draw.fonts import (
@@ -18,19 +16,6 @@ from leporello.draw.fonts import (
 from leporello.errors import ArgumentError, LeporelloError
 
 MAX_PIXELS = 2**26  # 256 MiB while it is drawn; resvg would abort the process on a far larger image, not raise
-
-
-class Png(bytes):
-    """PNG as bytes; notebooks display it, `save` writes it."""
-
-    def _repr_png_(self) -> bytes:
-        return bytes(self)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file and return the file's path."""
-        file = Path(path)
-        file.write_bytes(self)
-        return file
 
 
 def png(svg: str, scale: float = 2) -> bytes:

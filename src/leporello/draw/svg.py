@@ -1,18 +1,17 @@
 """A picture as SVG: one self-contained file without scripts, with a title and a description for screen readers.
 
-Ink and paper follow the reader's light or dark mode. Nothing is shown by colour alone.
+`svg_style.py` says how its parts look. Nothing is shown by colour alone.
 """
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from xml.sax.saxutils import escape
 
 from leporello.draw.caption_placement import Caption, place_captions
+from leporello.draw.image_files import Svg
 from leporello.draw.label_placement import Anchor, Box, Label, marks_of, page_box, place_labels
 from leporello.draw.picture import LEVELS, Name, Picture
 from leporello.draw.picture_layout import PictureLayout, PlacedSpot, RoutedLine, layout_picture
@@ -26,71 +25,10 @@ from leporello.draw.sizes import (
     card_numbers,
     text_width,
 )
-
-FONT = "'Palatino Linotype', Palatino, 'Book Antiqua', Georgia, 'Times New Roman', 'DejaVu Serif', serif"
-
-# Light first; where the reader prefers dark, ink and paper change together, since the page around may stay light.
-# `&` stands for the picture's id, so that the rules of several pictures on one page stay apart.
-STYLE = """
-  #& text { font-family: @FONT@; fill: #1a1a1a; text-anchor: middle; }
-  #& .name { font-size: 16px; font-style: italic; }
-  #& .small { font-size: 11px; font-style: normal; }
-  #& .note { font-size: 12px; }
-  #& .paper { fill: #ffffff; }
-  #& .spot { fill: #ffffff; stroke: #1a1a1a; stroke-width: 1.3; }
-  #& .dashed { stroke-dasharray: 4 3; }
-  #& .parameter { fill: #cfd8e3; }
-  #& .stepwise { fill: #ffe2b8; stroke-width: 2.4; }
-  #& .line { fill: none; stroke: #1a1a1a; stroke-width: 1.3; }
-  #& .line.inside { stroke-width: 2.4; }
-  #& .head, #& .square, #& .point { fill: #1a1a1a; stroke: none; }
-  #& .line.gradient { stroke: #b3202a; stroke-dasharray: 5 3; }
-  #& .head.gradient { fill: #b3202a; }
-  #& .line.cut { stroke: #8a8a8a; stroke-dasharray: 1.5 3; }
-  #& .head.cut { fill: #8a8a8a; }
-  #& .bars { fill: none; stroke: #b3202a; stroke-width: 2; }
-  #& .line.border { stroke: #8a8a8a; stroke-dasharray: 2 4; }
-  @media (prefers-color-scheme: dark) {
-    #& text { fill: #e8e8e8; }
-    #& .paper { fill: #22272e; }
-    #& .spot { fill: #22272e; stroke: #e8e8e8; }
-    #& .parameter { fill: #44505e; }
-    #& .stepwise { fill: #5c4516; }
-    #& .line { stroke: #e8e8e8; }
-    #& .head, #& .square, #& .point { fill: #e8e8e8; }
-    #& .line.gradient, #& .bars { stroke: #ff8a80; }
-    #& .head.gradient { fill: #ff8a80; }
-  }
-""".replace("@FONT@", FONT)
-
-
-# Colours of numbers by size: p above zero, n below; the strongest is the largest.
-NUMBER_STYLE = """
-  #& .number { font-size: 11px; text-anchor: end; }
-  #& .cell { fill: none; }
-  #& .p1 { fill: #e3eef9; } #& .p2 { fill: #bcd8f3; } #& .p3 { fill: #8fbfee; }
-  #& .n1 { fill: #fdebd8; } #& .n2 { fill: #fbd2a8; } #& .n3 { fill: #f5b272; }
-  @media (prefers-color-scheme: dark) {
-    #& .p1 { fill: #26384a; } #& .p2 { fill: #2b4a69; } #& .p3 { fill: #315f8d; }
-    #& .n1 { fill: #433627; } #& .n2 { fill: #624624; } #& .n3 { fill: #805520; }
-  }
-"""
+from leporello.draw.svg_style import NUMBER_STYLE, STYLE
 
 CORNER_RADIUS = 10.0
 ARROWHEAD = 7.0
-
-
-class Svg(str):
-    """SVG as a string; notebooks display it, `save` writes it."""
-
-    def _repr_svg_(self) -> str:
-        return str(self)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file and return the file's path."""
-        file = Path(path)
-        file.write_text(self, encoding="utf-8")
-        return file
 
 
 def svg(picture: Picture) -> Svg:

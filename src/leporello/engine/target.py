@@ -129,6 +129,7 @@ class Target:
     name          the value of `engine=`
     devices       types of device it runs on, with their names for messages; None for any
     floats        floating dtypes that its kernels compute with; a kernel with another is refused
+    stored        narrower dtypes in which matrices of its kernels may be stored
     costs         what to save, what to recompute, what to run inside the loop
     passes        its rewrites, for the target's slots in the pipeline
     windows       for each type of device how sweeps are cut; `default_windows` for others
@@ -151,6 +152,7 @@ class Target:
     name: str
     devices: Mapping[str, str] | None = None
     floats: frozenset[torch.dtype] = FLOAT_DTYPES
+    stored: frozenset[torch.dtype] = frozenset()
     costs: Costs = field(default_factory=Costs)
     passes: tuple[Pass, ...] = ()
     windows: Mapping[str, WindowSizes] = field(default_factory=dict)

@@ -35,28 +35,35 @@ def decomposed(graph: fx.Graph, family: FakeTensorFamily) -> fx.Graph:
 
     Operators are replaced before and after merged axes are split, since some rules fit only then.
     """
+    graph = replaced(graph, family, _rule)
+    graph = separate_batch_axis(graph, family)
+    return replaced(graph, family, _rule)
+
+
+Rule = Callable[[fx.Node], Callable[..., Any] | None]
+
+
+def replaced(graph: fx.Graph, family: FakeTensorFamily, rule: Rule) -> fx.Graph:
+    """A copy of a graph in which every operator that has a rule is replaced, and then those that the rules have added.
+
+    graph, family   as for `decomposed`
+    rule            for an operator, a function that computes it from others on its arguments; None where it stays
+    """
     graph, _ = copied(graph)
     next(iter(graph.nodes)).meta.setdefault("val", family.rows)
-    _replace_all(graph, family)
-    graph = separate_batch_axis(graph, family)
-    _replace_all(graph, family)
-    return graph
-
-
-def _replace_all(graph: fx.Graph, family: FakeTensorFamily) -> None:
-    """Replace, in the graph itself, every operator that has a rule; then those that the rules have added."""
     pending = [node for node in graph.nodes if node.op == "call_function"]
     while pending:
         node = pending.pop(0)
-        rule = _rule(node)
-        if rule is not None:
-            pending[:0] = _replace(graph, node, rule, family)
+        function = rule(node)
+        if function is not None:
+            pending[:0] = _replace(graph, node, function, family)
     graph.eliminate_dead_code()
     graph.lint()
+    return graph
 
 
 def _rule(node: fx.Node) -> Callable[..., Any] | None:
-    """A function that computes an operator from others, on its arguments; None where none is needed or known.
+    """What a kernel needs: None where no rule is needed or known.
 
     A rule of our own comes first, even for an operator that is covered (a bmm of two values with rows is no product of
     a kernel); torch's decomposition is for operators that are not covered.

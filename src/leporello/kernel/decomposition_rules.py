@@ -290,14 +290,49 @@ def _edges(before: Sequence[int], behind: Sequence[int]) -> list[int]:
     return [width for both in reversed(list(zip(before, behind, strict=True))) for width in both]
 
 
-def _convolution(node: fx.Node) -> Callable[..., Any] | None:
-    value, weight, _, _, _, _, transposed, _, _ = arguments(node)
-    if transposed or not _is_small(value, weight, node):
-        return None
+def _convolved(value: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
+    padded = aten.constant_pad_nd.default(value, _edges(padding, padding))
+    return _sum_over_windows(padded, weight, stride, dilation, groups)
 
-    def rule(value: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Tensor:
-        padded = aten.constant_pad_nd.default(value, _edges(padding, padding))
-        result = _sum_over_windows(padded, weight, stride, dilation, rest[-1])
+
+def _transposed(
+    value: Tensor, weight: Tensor, sizes: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    """What a convolution of this weight passes back: [rows, channels out, ...] -> [rows, channels in, *sizes].
+
+    It is a convolution of the value, with zeros between its elements where the stride was more than one, with the
+    windows reversed.
+    """
+    count = weight.dim() - 2
+    for place, step in enumerate(stride):
+        axis = 2 + place
+        if step > 1:
+            size = value.shape[axis]
+            whole = [*value.shape[:axis], (size - 1) * step + 1, *value.shape[axis + 1 :]]
+            room = aten.full.default(whole, 0, dtype=value.dtype, device=value.device)
+            value = aten.slice_scatter.default(room, value, axis, 0, whole[axis], step)
+    reach = [(size - 1) * apart for size, apart in zip(weight.shape[2:], dilation, strict=True)]
+    before = [r - p for r, p in zip(reach, padding, strict=True)]
+    behind = [wanted + r - b - size for wanted, r, b, size in zip(sizes, reach, before, value.shape[2:], strict=True)]
+    value = aten.constant_pad_nd.default(value, _edges(before, behind))
+    out, channels, window = weight.shape[0], weight.shape[1], list(weight.shape[2:])
+    weight = aten.flip.default(weight, list(range(2, 2 + count)))
+    weight = reshaped(weight, [groups, out // groups, channels, *window])
+    weight = reshaped(aten.transpose.int(weight, 1, 2), [groups * channels, out // groups, *window])
+    return _sum_over_windows(value, weight, [1] * count, dilation, groups)
+
+
+def _convolution(node: fx.Node) -> Callable[..., Any] | None:
+    value, weight, _, stride, padding, dilation, transposed, _, groups = arguments(node)
+    if not _is_small(value, weight, node):
+        return None
+    sizes = [size or 1 for size in dims(node)[2:]]
+
+    def rule(value: Tensor, weight: Tensor, bias: Any, *_: Any) -> Tensor:
+        if transposed:
+            result = _transposed(value, weight, sizes, stride, padding, dilation, groups)
+        else:
+            result = _convolved(value, weight, stride, padding, dilation, groups)
         count = weight.dim() - 2
         return result if bias is None else aten.add.Tensor(result, aten.view.default(bias, [-1, *[1] * count]))
 
@@ -305,45 +340,15 @@ def _convolution(node: fx.Node) -> Callable[..., Any] | None:
 
 
 def _convolution_backward(node: fx.Node) -> Callable[..., Any] | None:
-    """The gradient of the argument alone; None where those of weight and bias are asked for, which are sums over rows.
-
-    It is a convolution of the gradient, with zeros between its elements where the stride was more than one, with the
-    windows reversed.
-    """
-    gradient, value, weight, *_, transposed, _, _, mask = arguments(node)
-    if transposed or mask[1] or mask[2] or not _is_small(gradient, weight, value):
+    """The gradient of the argument alone; None where those of weight and bias are wanted, sums over rows."""
+    gradient, value, weight, _, stride, padding, dilation, transposed, _, groups, mask = arguments(node)
+    if mask[1] or mask[2] or not _is_small(gradient, weight, value):
         return None
 
-    def rule(
-        gradient: Tensor,
-        value: Tensor,
-        weight: Tensor,
-        biases: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        *rest: Any,
-    ) -> tuple[Tensor, None, None]:
-        count, groups = weight.dim() - 2, rest[2]
-        for place, step in enumerate(stride):
-            axis = 2 + place
-            if step > 1:
-                size = gradient.shape[axis]
-                whole = [*gradient.shape[:axis], (size - 1) * step + 1, *gradient.shape[axis + 1 :]]
-                room = aten.full.default(whole, 0, dtype=gradient.dtype, device=gradient.device)
-                gradient = aten.slice_scatter.default(room, gradient, axis, 0, whole[axis], step)
-        reach = [(size - 1) * apart for size, apart in zip(weight.shape[2:], dilation, strict=True)]
-        before = [r - p for r, p in zip(reach, padding, strict=True)]
-        behind = [
-            wanted + r - b - size
-            for wanted, r, b, size in zip(value.shape[2:], reach, before, gradient.shape[2:], strict=True)
-        ]
-        gradient = aten.constant_pad_nd.default(gradient, _edges(before, behind))
-        out, channels, window = weight.shape[0], weight.shape[1], list(weight.shape[2:])
-        weight = aten.flip.default(weight, list(range(2, 2 + count)))
-        weight = reshaped(weight, [groups, out // groups, channels, *window])
-        weight = reshaped(aten.transpose.int(weight, 1, 2), [groups * channels, out // groups, *window])
-        return _sum_over_windows(gradient, weight, [1] * count, dilation, groups), None, None
+    def rule(gradient: Tensor, value: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        if transposed:
+            return _convolved(gradient, weight, stride, padding, dilation, groups), None, None
+        return _transposed(gradient, weight, value.shape[2:], stride, padding, dilation, groups), None, None
 
     return rule
 

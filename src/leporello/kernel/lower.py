@@ -57,14 +57,21 @@ MAX_EXPRESSION_DEPTH = 60  # operators nested in each other: emitters go down as
 PLACES: tuple[Place, ...] = ("state", "next", "read", "write", "row", "fixed", "scratch", "total")
 
 
-def kernel_of(split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype] = FLOAT_DTYPES) -> Kernel:
+def kernel_of(
+    split: Split,
+    stage: Stage,
+    graph: fx.Graph,
+    floats: frozenset[torch.dtype] = FLOAT_DTYPES,
+    stored: frozenset[torch.dtype] = frozenset(),
+) -> Kernel:
     """The kernel of an inside; raises an `EngineRefusal` where an operator or a type is not covered.
 
     split    the split Loop, of which `stage` is the inside
     graph    the stage's graph with composite operators decomposed
     floats   the floating dtypes that the target's kernels compute with; others are refused
+    stored   the narrower dtypes in which its matrices may be stored
     """
-    return Lowering(split, stage, graph, floats).kernel()
+    return Lowering(split, stage, graph, floats, stored).kernel()
 
 
 class Lowering:
@@ -79,8 +86,15 @@ class Lowering:
     ranges         how many values each variable of the present loops takes
     """
 
-    def __init__(self, split: Split, stage: Stage, graph: fx.Graph, floats: frozenset[torch.dtype]) -> None:
-        self.split, self.stage, self.graph = split, stage, graph
+    def __init__(
+        self,
+        split: Split,
+        stage: Stage,
+        graph: fx.Graph,
+        floats: frozenset[torch.dtype],
+        stored: frozenset[torch.dtype] = frozenset(),
+    ) -> None:
+        self.split, self.stage, self.graph, self.stored = split, stage, graph, stored
         self.floats, self.dtypes = floats, floats | INTEGER_DTYPES
         self.buffers: dict[Place, list[Buffer]] = {place: [] for place in PLACES}
         self.memory: dict[fx.Node, Buffer] = {}
@@ -118,7 +132,7 @@ class Lowering:
     # ---- buffers
 
     def _add(self, name: str, place: Place, sizes: Sequence[AnySize], dtype: torch.dtype) -> Buffer:
-        if dtype not in self.dtypes:
+        if dtype not in self.dtypes and not (place == "fixed" and dtype in self.stored):
             raise EngineRefusal(f"kernels do not compute with numbers of type {str(dtype).removeprefix('torch.')}.")
         buffer = Buffer(name, place, len(self.buffers[place]), tuple(sizes), dtype, arithmetic=dtype)
         self.buffers[place].append(buffer)
@@ -182,7 +196,7 @@ class Lowering:
         """
         products = [block for block in self.blocks if isinstance(block, Product)]
         types = {buffer.dtype for block in products for buffer in (block.left, block.out)}
-        types |= {self.buffers["fixed"][matrix.fixed].dtype for matrix in self.matrices}
+        types |= {self.buffers["fixed"][matrix.fixed].dtype for matrix in self.matrices} - self.stored
         if len(types) > 1:
             raise EngineRefusal(f"the step multiplies {' with '.join(sorted(map(str, types)))}.")
         places: tuple[Place, ...] = ("state", "scratch", "read")

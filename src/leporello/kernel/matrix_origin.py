@@ -1,4 +1,4 @@
-"""The invariant that a matrix of a product is a view of: transposed, or the same one for all heads."""
+"""The invariant that a matrix of a product is a view of: transposed, the same one for all heads, or stored narrower."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import fx
 
 from leporello.kernel.lowering_context import short
 from leporello.loop.graph import arguments
+from leporello.loop.value_classes import is_stored_narrower
 
 MatrixAxes = tuple[int | None, int, int]  # head, inner and outer axis of a matrix; no head where all share one
 
@@ -65,4 +66,5 @@ _AXES_BEFORE: dict[str, Callable[[fx.Node, MatrixAxes], MatrixAxes | None]] = {
     "t": _permuted,
     "expand": _expanded,
     "unsqueeze": _unsqueezed,
+    "_to_copy": lambda node, axes: axes if is_stored_narrower(node) else None,
 }

@@ -12,9 +12,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from leporello.errors import ArgumentError
+from leporello.errors import ArgumentError, MissingPackage
 
 
 def _option(
@@ -43,47 +43,47 @@ class Config:
 
     # fmt: off
     text: tuple[str, ...] = _option((), "text", "files or folders; none: the manual inside Python; -: standard input")
-    encoding: str = _option("auto", "text", "of the text: auto, utf-8, gb18030, big5, utf-16, latin-1, ...")
-    normalise: str = _option("none", "text", "lower: lower case; letters: a to z and blanks alone", choices=("none", "lower", "letters"))
-    first: int = _option(0, "text", "use so many characters from the beginning alone; 0: all", least=0)
-    validation: float = _option(0.1, "text", "share at the end of the text that is never trained on", least=0, below=1)
-    tokens: str = _option("char", "text", "char, byte, word, or bpe:N for N pieces of words")
-    min_count: int = _option(1, "text", "characters or words seen less often become the unknown symbol", least=1)
-    unknown: str = _option("symbol", "text", "what becomes of characters outside the vocabulary", choices=("symbol", "error"))
+    encoding: str = _option("auto", "text", "encoding of the text: auto finds it; or utf-8, gb18030, big5, utf-16, latin-1, ...")
+    normalise: str = _option("none", "text", "change the text first; lower: lower case; letters: a to z and blanks alone", choices=("none", "lower", "letters"))
+    first: int = _option(0, "text", "read this many characters from the beginning alone; 0: all", least=0)
+    validation: float = _option(0.1, "text", "share at the end of the text to validate with; it is never trained on", least=0, below=1)
+    tokens: str = _option("char", "text", "what a token is: char, byte, word, or bpe:N for N pieces of words")
+    min_count: int = _option(1, "text", "characters or words that occur less often become the unknown symbol", least=1)
+    unknown: str = _option("symbol", "text", "what becomes of characters outside the vocabulary: the unknown symbol, or an error", choices=("symbol", "error"))
 
-    cell: str = _option("lstm", "network", "elman, jordan, elman-jordan, rnn, gru, lstm, any built-in, or my_model:Class")
+    cell: str = _option("lstm", "network", "the cell: elman, jordan, elman-jordan, rnn, gru, lstm, any built-in, or my_model:Class")
     hidden: int = _option(256, "network", "units of each layer", least=1)
-    layers: int = _option(1, "network", "cells one above the other", least=1)
-    embedding: int = _option(64, "network", "numbers that a token becomes; 0: a one-hot row", least=0)
-    tied: bool = _option(False, "network", "the embedding is the matrix of the output layer too")
+    layers: int = _option(1, "network", "number of cells one above the other", least=1)
+    embedding: int = _option(64, "network", "size of the vector that a token becomes; 0: a one-hot row", least=0)
+    tied: bool = _option(False, "network", "use the embedding as the matrix of the output layer too")
     dropout: float = _option(0.1, "network", "share of values dropped between layers and before the output", least=0, below=1)
 
-    batch: int = _option(32, "training", "rows that are read side by side", least=1)
-    window: int = _option(64, "training", "steps that are trained at once", least=1)
-    partition: str = _option("sequential", "training", "rows go on from window to window, or windows come at random", choices=("sequential", "random"))
-    gradient: str = _option("full", "training", "full, truncated:STEPS, random:KEEP, checkpointed, rtrl, uoro")
+    batch: int = _option(32, "training", "number of rows that are read side by side", least=1)
+    window: int = _option(64, "training", "number of steps that are trained at once", least=1)
+    partition: str = _option("sequential", "training", "sequential: rows go on from window to window; random: windows come at random", choices=("sequential", "random"))
+    gradient: str = _option("full", "training", "how gradients are computed: full, truncated:STEPS, random:KEEP, checkpointed, rtrl, uoro")
     clip_norm: float = _option(1.0, "training", "largest norm of the gradient; 0: any", least=0)
     forcing: str = _option("1", "training", "share of true values fed back, for cells with feedback: 0.8, linear:1:0, inverse-sigmoid:6, exponential:0.01")
-    optimiser: str = _option("adam", "training", "what changes the parameters", choices=("adam", "adamw", "sgd", "rmsprop"))
+    optimiser: str = _option("adam", "training", "algorithm that changes the parameters", choices=("adam", "adamw", "sgd", "rmsprop"))
     rate: float = _option(0.0, "training", "learning rate; 0: 0.005 (sgd: 1)", least=0)
-    schedule: str = _option("cosine", "training", "how the learning rate goes on from there", choices=("constant", "linear", "cosine"))
+    schedule: str = _option("cosine", "training", "how the learning rate changes over the training", choices=("constant", "linear", "cosine"))
     warm_up: float = _option(0.0, "training", "share of the training in which the learning rate rises to its value", least=0, below=1)
-    weight_decay: float = _option(0.0, "training", "of the optimiser", least=0)
-    epochs: int = _option(0, "training", "times the text is gone through; 0: 20, or as often as the minutes allow", least=0)
+    weight_decay: float = _option(0.0, "training", "weight decay of the optimiser", least=0)
+    epochs: int = _option(0, "training", "number of times the text is gone through; 0: 20, or as often as the minutes allow", least=0)
     minutes: float = _option(0.0, "training", "time to train; 0: no limit", least=0)
-    patience: int = _option(0, "training", "stop after so many validations without progress; 0: never", least=0)
-    seed: int = _option(0, "training", "of all random numbers", least=0, below=2**62)
+    patience: int = _option(0, "training", "stop after this many validations without progress; 0: never", least=0)
+    seed: int = _option(0, "training", "seed of all random numbers", least=0, below=2**62)
 
-    evaluate_every: int = _option(0, "run", "updates between validations; 0: once an epoch, 100 at least", least=0)
+    evaluate_every: int = _option(0, "run", "number of updates between validations; 0: once an epoch, 100 at least", least=0)
     save_every: float = _option(20.0, "run", "seconds between checkpoints", least=0)
     sample_every: float = _option(20.0, "run", "seconds between samples of text; 0: none", least=0)
     ngrams: int = _option(5, "run", "highest order of the n-grams to compare with; 0: none", least=0)
     tensorboard: bool = _option(False, "run", "write events for TensorBoard too")
 
-    precision: str = _option("float32", "machine", "of numbers", choices=("float32", "float64", "bfloat16"))
-    threads: int = _option(0, "machine", "of the processor; 0: as many as torch takes", least=0)
-    device: str = _option("auto", "machine", "cpu, cuda, or auto: cuda where there is one")
-    engine: str = _option("auto", "machine", "auto, cpu, gpu, stepwise, reference")
+    precision: str = _option("float32", "machine", "dtype of the computation", choices=("float32", "float64", "bfloat16"))
+    threads: int = _option(0, "machine", "number of threads of the processor; 0: as many as torch takes", least=0)
+    device: str = _option("auto", "machine", "where to train: cpu, cuda, or auto: cuda where there is one")
+    engine: str = _option("auto", "machine", "what runs the cell: auto, cpu, gpu, stepwise, reference")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -96,6 +96,48 @@ class Config:
         """The same with some values changed."""
         refuse_unknown_keys(changes)
         return dataclasses.replace(self, **changes)
+
+
+class Options(TypedDict, total=False):
+    """The keys of `Config` but `text`, as keywords: type checkers then know them."""
+
+    encoding: str
+    normalise: Literal["none", "lower", "letters"]
+    first: int
+    validation: float
+    tokens: str
+    min_count: int
+    unknown: Literal["symbol", "error"]
+    cell: str
+    hidden: int
+    layers: int
+    embedding: int
+    tied: bool
+    dropout: float
+    batch: int
+    window: int
+    partition: Literal["sequential", "random"]
+    gradient: str
+    clip_norm: float
+    forcing: str
+    optimiser: Literal["adam", "adamw", "sgd", "rmsprop"]
+    rate: float
+    schedule: Literal["constant", "linear", "cosine"]
+    warm_up: float
+    weight_decay: float
+    epochs: int
+    minutes: float
+    patience: int
+    seed: int
+    evaluate_every: int
+    save_every: float
+    sample_every: float
+    ngrams: int
+    tensorboard: bool
+    precision: Literal["float32", "float64", "bfloat16"]
+    threads: int
+    device: str
+    engine: str
 
 
 def config_of(values: Mapping[str, Any]) -> Config:
@@ -157,7 +199,9 @@ def toml_of(config: Config) -> str:
     try:
         import tomli_w  # here, because `import leporello` needs torch alone
     except ImportError as error:
-        raise ImportError("run folders need the package tomli-w: pip install 'leporello[language]'") from error
+        raise MissingPackage(
+            "run folders need the package tomli-w.", tries="pip install 'leporello[language]'"
+        ) from error
     lines: list[str] = []
     group = None
     for field in dataclasses.fields(config):

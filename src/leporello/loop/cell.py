@@ -11,7 +11,7 @@ import functools
 import keyword
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError, NotOneStep
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, batch_of, described, leaves_of, state_of, state_type
 from leporello.loop.torch_names import OwnNames
 
 
-class Cell(OwnNames, nn.Module):
+class Cell(Constructed, OwnNames, nn.Module):
     """One step of a recurrence: `forward(x, state) -> (output, next state)`.
 
     The state is declared once, its leaves with their sizes (or shapes) without the batch axis. One leaf is passed as a
@@ -62,8 +63,10 @@ class Cell(OwnNames, nn.Module):
             for name, shape in self.leaves.items():
                 self.initial[name] = nn.Parameter(torch.zeros(shape))
 
-    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+    def _missing_forward(self, x: Any, state: Any) -> tuple[Any, Any]:
         raise NotImplementedError(f"{type(self).__name__} needs forward(x, state) -> (output, next state)")
+
+    forward: Callable[..., tuple[Any, Any]] = _missing_forward  # a type that a forward with other names fits
 
     def feed(self, output: Any) -> Any:
         """What is fed back of an output; the output itself unless a cell says otherwise."""
@@ -114,7 +117,7 @@ class Cell(OwnNames, nn.Module):
             )
         return self.feedback
 
-    def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> Any:
+    def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> tuple[Any, Any]:
         refuse_row(self, x, state)
         if state is None:
             state = self.with_names(self.initial_state(batch_of(x) or 1, **_device_and_dtype(x)))

@@ -6,12 +6,11 @@ A Loop and all its rewrites belong to one family, so that a rewrite can compute 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -22,10 +21,12 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.backends import opt_einsum
 from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from leporello.loop.phases import timed_phase
 from leporello.loop.sizes import AnySize, Size, nominal
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
 
@@ -73,26 +74,11 @@ def _strip_shapes(key: Any) -> None:
             part.value = _DeconstructedSymType(kind, _DeconstructedSymNode.from_node(node))
 
 
-class _Shapes(ShapeEnv):
-    """torch's record of symbolic sizes. Who asks about one is found without the files of torch's compilers, which take
-    a third of a second to load."""
-
-    def _get_user_frame(self) -> FrameType | None:
-        own = inspect.currentframe()
-        frame = None if own is None else own.f_back
-        while frame is not None and frame.f_code.co_filename.startswith((*_TORCH, "<string>")):
-            frame = frame.f_back
-        return frame
-
-
-_TORCH = tuple(torch.__path__)
-
-
-def _constant_source() -> Any:
-    """torch's class of names for symbols. Here it is loaded, with all of dynamo: most of a second."""
+def _symbolic_shapes() -> ModuleType:
+    """Our module of symbolic sizes. Here it is loaded, with sympy and all of dynamo: most of a second."""
     with timed_phase("loading torch's tracer"):
-        from torch._dynamo.source import ConstantSource
-    return ConstantSource
+        from leporello.loop import symbolic_shapes
+    return symbolic_shapes
 
 
 class FakeTensorFamily:
@@ -105,25 +91,20 @@ class FakeTensorFamily:
     """
 
     def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
-        self._source = _constant_source()
+        symbolic_shapes = _symbolic_shapes()
         free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
         self.example_rows = rows if rows is not None else free
-        self.shapes = _Shapes(
+        self.shapes = symbolic_shapes.Shapes(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )  # numbers and sizes that depend on data are refused in the user's line that reads them
         self.shapes.fake_tensor_cache = _OperatorCache(self.shapes)
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=False)
-        self.rows: Any = self.example_rows if rows is not None else self._symbol("rows", self.example_rows)
+        self.rows: Any = self.example_rows if rows is not None else self.shapes.free_size("rows", self.example_rows)
         self.example_lengths = list(lengths)
         self._numbers: set[int] = set()
-        self.lengths = [self._symbol(f"length{index}", example) for index, example in enumerate(lengths)]
+        self.lengths = [self.shapes.free_size(f"length{index}", example) for index, example in enumerate(lengths)]
         _row_symbols[self.shapes] = None if isinstance(self.rows, int) else self.rows.node.expr
         _length_symbols[self.shapes] = {symbol.node.expr: index for index, symbol in enumerate(self.lengths)}
-
-    def _symbol(self, name: str, example: int) -> Any:
-        source = self._source(name)
-        symbol = self.shapes.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
-        return self.shapes.create_symintnode(symbol, hint=example, source=source)
 
     def tensor(self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device, *, rows: bool) -> Tensor:
         """A fake tensor [rows, *shape], or [*shape] without the row axis; a `Size` is the symbol that it stands for."""

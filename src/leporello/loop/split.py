@@ -7,7 +7,7 @@ concatenates input and state then has the same inside as one with two products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,15 @@ from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import without_own_gradients
 from leporello.loop.stages import Split, Stage, StageGraphs
-from leporello.loop.value_classes import ValueClass, classes, is_getitem, is_matrix_product, is_view, varying_components
+from leporello.loop.value_classes import (
+    ValueClass,
+    classes,
+    is_getitem,
+    is_matrix_product,
+    is_stored_narrower,
+    is_view,
+    varying_components,
+)
 
 Classes = dict[fx.Node, ValueClass]
 Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have even numbers
@@ -45,6 +53,33 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
     insides = cycles or int(1 in place.values())
     stages = _stages(loop, kinds, order, place, insides, drawn_in or (lambda node: False))
     return Split(loop=loop, stages=stages, classes=kinds)
+
+
+def whole_step(loop: Loop, stored: Collection[torch.dtype] = ()) -> Split:
+    """A loop whose step is one inside, whatever could run at once: what is exported runs step by step.
+
+    stored   narrower types in which the inside reads its matrices; others are converted in the stage "once"
+
+    The stage "once" is what is made of invariants alone. All outputs and states are in the inside, in their order.
+    """
+    loop = without_own_gradients(loop)
+    _refuse_lost_rows(loop)
+    kinds = classes(loop, changing=True)
+    once = StageGraphs("once", loop, kinds)
+    inside = StageGraphs("inside", loop, kinds, lambda node: node.all_input_nodes[0].meta["val"].dtype in stored)
+    for _, leaving in loop.delays.values():
+        inside.compute(leaving)
+    for node in loop.nodes:
+        if kinds[node] is ValueClass.VARYING:
+            inside.compute(node)
+    for port, node in zip(loop.outputs, loop.results, strict=True):
+        if port.kind == "sequence":
+            inside.write(node)
+    stage = inside.stage()
+    for node in stage.reads:
+        if kinds[node] is not ValueClass.VARYING and node.op != "placeholder":
+            once.write(node)
+    return Split(loop=loop, stages=(once.stage(), stage), classes=kinds)
 
 
 def _refuse_lost_rows(loop: Loop) -> None:
@@ -159,13 +194,14 @@ def _place_results_with_operators(loop: Loop, place: Places) -> None:
 def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
     """Change `place` so that operators which read results of an inside, and may be drawn in, are in that inside.
 
-    What else such an operator reads is then computed before the inside. Matrix products stay at once, and views that
-    are not read by such an operator alone.
+    What else such an operator reads is then computed before the inside. Matrix products stay at once, unless a factor
+    is stored narrower, and so do views that are not read by such an operator alone.
     """
     behind = _insides_behind(order, place)
     for component in order:
         node = component[0]
-        if place.get(node, 1) % 2 or is_view(node) or is_getitem(node) or is_matrix_product(node) or not drawn_in(node):
+        at_once = is_view(node) or is_getitem(node) or (is_matrix_product(node) and not _reads_stored_narrower(node))
+        if place.get(node, 1) % 2 or at_once or not drawn_in(node):
             continue
         views = [view for source in node.all_input_nodes for view in _own_views(source, node, place, drawn_in)]
         sources = [source for reader in (node, *views) for source in reader.all_input_nodes if source not in views]
@@ -173,6 +209,11 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
         if latest % 2 and all(place.get(source) == latest for source in sources if behind.get(source) == latest):
             place.update(dict.fromkeys([node, *views], latest))
             _compute_before(latest, sources, place)
+
+
+def _reads_stored_narrower(node: fx.Node) -> bool:
+    """Whether a factor is converted as it is read: at once, the whole of it would be converted at each call."""
+    return any(is_stored_narrower(source) for source in node.all_input_nodes)
 
 
 def _insides_behind(order: list[list[fx.Node]], place: Places) -> Places:
@@ -219,7 +260,9 @@ def _stages(
     A sum over rows is where its argument is computed if it is drawn in there, else in an at-once stage.
     """
     once, finish = StageGraphs("once", loop, kinds), StageGraphs("finish", loop, kinds)
-    timed = [StageGraphs("inside" if index % 2 else "at once", loop, kinds) for index in range(2 * insides + 1)]
+    timed = [
+        StageGraphs("inside" if index % 2 else "at once", loop, kinds, drawn_in) for index in range(2 * insides + 1)
+    ]
     rank = {node: index for index, node in enumerate(loop.graph.nodes)}
     for component in order:
         for node in sorted(component, key=rank.__getitem__):

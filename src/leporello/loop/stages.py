@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import operator_name, placeholders
 from leporello.loop.loop import Loop
-from leporello.loop.value_classes import ValueClass, is_getitem, is_matrix_product, is_view
+from leporello.loop.value_classes import ValueClass, is_getitem, is_matrix_product, is_stored_narrower, is_view
 
 StageKind = Literal["once", "at once", "inside", "finish"]
 
@@ -73,9 +73,10 @@ def _invariants(factor: Any, in_loop: Mapping[fx.Node, fx.Node]) -> list[str]:
         factor = factor.args[0]
     if factor.meta.get("class") is not ValueClass.FIXED:
         return []
-    names, pending = [], [in_loop.get(factor, factor)]
+    names, pending = [], [factor]
     while pending:
-        node = pending.pop()
+        value = pending.pop()
+        node = in_loop.get(value, value)
         if node.op == "placeholder":
             names.append(str(node.meta.get("label") or node.name))
         pending += node.all_input_nodes
@@ -147,11 +148,19 @@ class StageGraphs:
 
     A stage computes values of its own, copies some of other stages that are not worth storing, and reads the others.
 
-    kinds   the class of each value of the loop
+    kinds      the class of each value of the loop
+    drawn_in   whether an invariant that is stored narrower is converted in an inside, where it is read
     """
 
-    def __init__(self, kind: StageKind, loop: Loop, kinds: dict[fx.Node, ValueClass]) -> None:
+    def __init__(
+        self,
+        kind: StageKind,
+        loop: Loop,
+        kinds: dict[fx.Node, ValueClass],
+        drawn_in: Callable[[fx.Node], bool] = lambda node: True,
+    ) -> None:
         self.kind = kind
+        self.drawn_in = drawn_in
         self.loop = loop
         self.kinds = kinds
         self.graph = fx.Graph()
@@ -207,6 +216,8 @@ class StageGraphs:
         if kind is ValueClass.TIMELESS:
             rows_are_an_axis = clean_row_axis(node.meta["val"]) is not None  # others cannot be read row by row
             return self.kind == "at once" or (self.kind == "inside" and not rows_are_an_axis)
+        if kind is ValueClass.FIXED:
+            return self.kind == "inside" and is_stored_narrower(node) and self.drawn_in(node)
         return kind is ValueClass.VARYING and (is_view(node) or clean_row_axis(node.meta["val"]) is None)
 
     def _delayed(self, node: fx.Node) -> fx.Node:

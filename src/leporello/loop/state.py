@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from leporello.errors import StateMismatch
+
 Tree = Any  # a tensor, or tuples, lists, dicts and named tuples of trees; () has no leaf
 
 
@@ -40,6 +42,7 @@ def _unpickled(names: tuple[str, ...], values: tuple) -> Any:
     return state_type(names)(*values)
 
 
+torch.serialization.add_safe_globals([_unpickled])  # torch.load reads states with weights_only, its default
 KNOWN_IN_FILES = state_type(("h", "c"))  # of an LSTM: every process that imports leporello has it
 pytree._register_namedtuple(KNOWN_IN_FILES, serialized_type_name="leporello.State(h, c)")
 
@@ -98,9 +101,50 @@ def rows(state: Tree, index: Any) -> Tree:
 
     A single row number gives a batch of one.
     """
-    if isinstance(index, numbers.Integral) or (isinstance(index, Tensor) and index.dim() == 0):
-        index = [int(index)]  # the batch axis stays
+    index = _batch_index(index)
     return _map_tensors(lambda leaf: leaf[index], state)
+
+
+def write_rows(state: Tree, index: Any, values: Tree) -> Tree:
+    """The batch of states with some rows replaced by others; `state` itself stays as it is. Gradients go to both.
+
+    index    which rows, as for `rows`
+    values   a state of so many rows, such as `rows(state, index)`
+
+    >>> write_rows(torch.zeros(3, 2), [0, 2], torch.ones(2, 2)).tolist()
+    [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    """
+    replaced, given = rows(state, index), values
+    values = same_structure(given, replaced)
+    fits = (values is None) == (replaced is None) and all(
+        _form(old) == _form(new) for old, new in zip(leaves_of(replaced), leaves_of(values), strict=True)
+    )
+    if not fits:
+        raise StateMismatch(
+            "the argument 'values' has another form than the rows that it replaces.",
+            came=described(given),
+            expected=described(replaced),
+            tries="a state of the same cell with a row for each of the index",
+        )
+    return pytree.tree_map(lambda leaf, new: _written(leaf, index, new), state, values)
+
+
+def _form(leaf: Any) -> Any:
+    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else type(leaf)
+
+
+def _written(leaf: Any, index: Any, new: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return new
+    after = leaf.clone()
+    after[_batch_index(index)] = new
+    return after
+
+
+def _batch_index(index: Any) -> Any:
+    """An index that keeps the batch axis."""
+    single = isinstance(index, numbers.Integral) or (isinstance(index, Tensor) and index.dim() == 0)
+    return [int(index)] if single else index
 
 
 def to(state: Tree, *args: Any, **options: Any) -> Tree:

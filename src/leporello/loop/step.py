@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -200,13 +200,13 @@ def observed(cell: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the named values of a step that runs in the block.
 
     The block gets a dict of the values by name, complete at its end. Named are what is passed to `lp.named` and the
-    local variables of the cells' own forward (of an inner cell with its path: `cells.0.h`). A profile hook reads these
-    when a forward returns, in this thread only. It is off inside of torch's functions, where it would take as long as
-    the trace.
+    local variables of the cells' own forward (of an inner cell with its path: `cells.0.h`); where it calls that of its
+    base, those too that only the base has. A profile hook reads these when a forward returns, in this thread only. It
+    is off inside of torch's functions, where it would take as long as the trace.
     """
     values: dict[str, Tensor] = {}
     paths = {id(module): path for path, module in cell.named_modules() if isinstance(module, Cell) or module is cell}
-    codes = {type(module).forward.__code__ for module in cell.modules() if id(module) in paths and _is_python(module)}
+    codes = {code for module in cell.modules() if id(module) in paths for code in forwards_of(type(module))}
     if isinstance(cell, FunctionCell) and hasattr(cell.function, "__code__"):
         codes.add(cell.function.__code__)
 
@@ -251,5 +251,12 @@ def _restore_profiler(outer: Any) -> None:
         outer.enable()
 
 
-def _is_python(module: nn.Module) -> bool:
-    return hasattr(inspect.getattr_static(type(module), "forward"), "__code__")
+def forwards_of(kind: type) -> list[CodeType]:
+    """The code of a class's forward, and of those of its bases, which it may call: `super().forward(x, h)`.
+
+    Of torch's classes only the one that the class itself has for its own.
+    """
+    own = inspect.getattr_static(kind, "forward", None)
+    bases = [base for base in kind.__mro__ if not base.__module__.startswith("torch.")]
+    functions = [own, *(vars(base).get("forward") for base in bases)]
+    return [function.__code__ for function in functions if hasattr(function, "__code__")]

@@ -22,10 +22,21 @@ OTHER_NAMES = {
 }
 
 
+class _OwnSignature:
+    """The signature of a class is that of its `__init__`, as help and notebooks show it, though it has a `__new__`."""
+
+    def __get__(self, instance: Any, kind: type) -> inspect.Signature:
+        if instance is not None:  # a call of an instance is another function
+            raise AttributeError("__signature__")
+        whole = inspect.signature(kind.__init__)  # type: ignore[misc]
+        return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty)
+
+
 class OwnNames:
     """A class that refuses torch.nn's names for its arguments, with what they are called here."""
 
     if not TYPE_CHECKING:  # a checker finds them by __init__
+        __signature__ = _OwnSignature()
 
         def __new__(cls, *args: Any, **options: Any) -> OwnNames:
             _refuse_names_of_torch(cls, options)
@@ -34,7 +45,7 @@ class OwnNames:
 
 def _refuse_names_of_torch(kind: type, names: Iterable[str]) -> None:
     """Raise for an argument of torch.nn that the initialiser of a class does not take."""
-    for name in OTHER_NAMES.keys() & names:
+    for name in (one for one in OTHER_NAMES if one in names):  # in the order of the table
         own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
         if not any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
             raise ArgumentError(

@@ -67,15 +67,29 @@ def is_matrix_product(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in PRODUCTS
 
 
+NARROWER = (torch.int8, torch.bfloat16)  # types in which matrices may be stored, narrower than those of products
+
+
+def is_stored_narrower(node: fx.Node) -> bool:
+    """Whether it is the factor of matrix products alone, converted from the narrower type in which it is stored."""
+    if node.target is not aten._to_copy.default or node.all_input_nodes[0].meta["val"].dtype not in NARROWER:
+        return False
+    converted = set(node.kwargs) <= {"dtype"} and node.meta["val"].dtype == torch.float32
+    return converted and not has_rows(node.meta["val"]) and all(is_matrix_product(user) for user in node.users)
+
+
 def is_getitem(node: fx.Node) -> bool:
     """Whether it takes one of several results of the operator before it."""
     return node.op == "call_function" and node.target is operator.getitem
 
 
-def classes(loop: Loop) -> dict[fx.Node, ValueClass]:
-    """The class of each value of a Loop's graph. A state that no step changes is timeless."""
+def classes(loop: Loop, *, changing: bool = False) -> dict[fx.Node, ValueClass]:
+    """The class of each value of a Loop's graph. A state that no step changes is timeless.
+
+    changing   whether that counts as varying all the same
+    """
     delays = loop.delays.values()
-    unchanged = {leaving for entering, leaving in delays if entering is leaving}
+    unchanged = set() if changing else {leaving for entering, leaving in delays if entering is leaving}
     kinds: dict[fx.Node, ValueClass] = {next(iter(loop.graph.nodes)): ValueClass.COUNT}
     for port, node in zip(loop.inputs, loop.placeholders, strict=True):
         if port.kind == "invariant" and not port.rows:

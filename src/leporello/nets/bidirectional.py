@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,15 @@ from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.explain import Explanation
 from leporello.call.inputs import ArgumentAxes
 from leporello.errors import ArgumentError
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, described, leaves_of, map_leaves
 from leporello.nets.ends import ends_of
-from leporello.nets.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent, shown
+from leporello.nets.typing import DirectionOptions
 from leporello.view.bidirectional_view import BothWays
 
 
-class Bidirectional(nn.Module):
+class Bidirectional(Constructed, nn.Module):
     """Two cells over one sequence, in both directions; outputs side by side, states as a pair.
 
     forward_cell, backward_cell   the outputs are joined along the last axis
@@ -35,11 +37,28 @@ class Bidirectional(nn.Module):
     torch.Size([5, 2, 8])
     """
 
-    def __init__(self, forward_cell: Any, backward_cell: Any, *, batch_first: bool = False, **options: Any) -> None:
+    def __init__(
+        self, forward_cell: Any, backward_cell: Any, *, batch_first: bool = False, **options: Unpack[DirectionOptions]
+    ) -> None:
         super().__init__()
         self.ahead = Recurrent(forward_cell, **options)
         self.back = Recurrent(backward_cell, **options)
         self.batch_first = batch_first
+
+    def _repr_html_(self) -> str:
+        return shown(self)
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self,
+            inputs: Tree,
+            state: Tree = None,
+            *,
+            lengths: Any = None,
+            resets: Tensor | None = None,
+            context: Tree = None,
+        ) -> tuple[Any, tuple[Any, Any]]: ...
 
     def forward(
         self,

@@ -1,7 +1,8 @@
-"""`save` and `load`: the parameters and buffers of a network in a safetensors file, never in a pickle.
+"""`save` and `load`: a network in a safetensors file, never in a pickle.
 
 The file is one that any safetensors reader opens. Its metadata hold, under `leporello`, a JSON text with the version of
-this format, the class of every module, shape and dtype of every tensor, and which names share one tensor (saved once).
+this format and of the libraries, the class of every module, shape and dtype of every tensor, which names share one
+tensor (saved once), and how the network is constructed (`rebuild`). Files of version 1 lack the last.
 Complex tensors are saved as real ones with a last axis of two.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.metadata
 import json
 import os
 from collections.abc import Iterator
@@ -22,8 +24,10 @@ from torch import Tensor, nn
 
 from leporello.atomic_write import replacing
 from leporello.errors import ArgumentError, FileMismatch
+from leporello.nets.rebuild import described_construction, rebuilt
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 KEY = "leporello"
 
 
@@ -42,9 +46,10 @@ class Contents:
 
 
 def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
-    """Write a network's parameters and buffers to a file, whole or not at all.
+    """Write a network to a file, whole or not at all: its classes and their arguments, parameters and buffers.
 
-    The file gets its name when everything is written: if that fails, one of that name stays as it was.
+    The file gets its name when everything is written: if that fails, one of that name stays as it was. What no file can
+    hold, such as a function among the arguments, is left out; `load` then says so and needs `into=`.
 
     net    any module
     file   its path; by custom it ends in .safetensors
@@ -56,7 +61,9 @@ def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
     tensors = _tensors_of(net)
     contents = _contents_of(net, tensors)
     distinct = {name: _storable(value) for name, value in tensors.items() if name not in contents.tied}
-    text = json.dumps({"version": VERSION, **asdict(contents)}, sort_keys=True)
+    versions = {"leporello": importlib.metadata.version("leporello"), "torch": torch.__version__}
+    facts = {"version": VERSION, "versions": versions, "construction": described_construction(net)}
+    text = json.dumps({**facts, **asdict(contents)}, sort_keys=True)
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to save into", str(path.parent))
     with replacing(path) as temporary:
@@ -66,22 +73,29 @@ def save(net: nn.Module, file: str | os.PathLike[str]) -> None:
         temporary.chmod(usual)  # safetensors sets its own
 
 
-def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
-    """Read a file of `save` into a network and return it; the file of another network is refused with the differences.
+def load(file: str | os.PathLike[str], *, into: nn.Module | None = None) -> nn.Module:
+    """Read a file of `save`, and return the network; the file of another network is refused with the differences.
 
-    A refused file changes nothing. Tensors keep their place: optimisers and shared parameters stay what they are.
+    Without `into` the network is made again, on the CPU and in train(): its classes are imported by name, and nothing
+    but classes of modules is called, with plain arguments. With `into` a refused file changes nothing, and tensors keep
+    their place: optimisers and shared parameters stay what they are.
 
     file   its path
     into   a network like the one that was saved, on any device
 
-    >>> load("net.safetensors", into=lp.Recurrent(lp.GRU(3, 4)))   # doctest: +SKIP
+    >>> net = load("net.safetensors")                               # doctest: +SKIP
+    >>> load("net.safetensors", into=lp.Recurrent(lp.GRU(3, 4)))    # doctest: +SKIP
     """
     safetensors = _safetensors()
     path = _path(file)
-    tensors = _tensors_of(into)
+    if into is not None:
+        _tensors_of(into)  # refuses what is no network before a file is opened
     with _opened(safetensors, path) as opened:
-        saved = _contents_in(opened, path)
-        _refuse_differences(saved, _contents_of(into, tensors), path)
+        saved, construction = _contents_in(opened, path)
+        made = into is None
+        net = _made_again(construction, saved, path) if into is None else into
+        tensors = _tensors_of(net)
+        _refuse_differences(saved, _contents_of(net, tensors), path, made=made)
         stored = {name: opened.get_tensor(name) for name in saved.tensors if name not in saved.tied}
         numbers = {name: _as_complex(value, like=tensors[name]) for name, value in stored.items()}
         if any(_form(value) != saved.tensors[name] for name, value in numbers.items()):
@@ -89,7 +103,26 @@ def load(file: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
         with torch.no_grad():
             for name, value in numbers.items():
                 tensors[name].copy_(value)
-    return into
+    return net
+
+
+def _made_again(construction: Any, saved: Contents, path: Path) -> nn.Module:
+    """The network of a file as its constructors make it, in the dtypes of the file."""
+    if construction is None:
+        raise FileMismatch(
+            "the file holds parameters alone: it was written by an older version.",
+            file=path,
+            tries="lp.load(file, into=net), with a network like the one that was saved",
+        )
+    try:
+        net = rebuilt(construction, path)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise _damaged(path) from error
+    for name, tensor in _tensors_of(net).items():
+        wanted = saved.tensors.get(name, "").partition(" ")[0]
+        if wanted and wanted != str(tensor.dtype).removeprefix("torch."):
+            tensor.data = tensor.data.to(getattr(torch, wanted))
+    return net
 
 
 def _safetensors() -> ModuleType:
@@ -172,8 +205,8 @@ def _opened(safetensors: ModuleType, path: Path) -> Iterator[Any]:
         yield opened
 
 
-def _contents_in(opened: Any, path: Path) -> Contents:
-    """What the metadata say; raises if the file holds other tensors."""
+def _contents_in(opened: Any, path: Path) -> tuple[Contents, Any]:
+    """What the metadata say, and how the network is made; raises if the file holds other tensors."""
     text = (opened.metadata() or {}).get(KEY)
     if text is None:
         raise FileMismatch(
@@ -187,8 +220,10 @@ def _contents_in(opened: Any, path: Path) -> Contents:
         version = fields.pop("version")
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise _damaged(path) from error
-    if version != VERSION:
+    if version not in READABLE:
         raise FileMismatch("the file has another version of the format.", file=path, came=version, expected=VERSION)
+    construction = fields.pop("construction", None)
+    fields.pop("versions", None)
     try:
         contents = Contents(**fields)
         stored = contents.tensors.keys() - contents.tied.keys()
@@ -196,14 +231,18 @@ def _contents_in(opened: Any, path: Path) -> Contents:
         raise _damaged(path) from error
     if stored != set(opened.keys()):
         raise _damaged(path)
-    return contents
+    return contents, construction
 
 
 def _damaged(path: Path) -> FileMismatch:
     return FileMismatch("the file is damaged: its metadata and its tensors differ.", file=path)
 
 
-def _refuse_differences(saved: Contents, wanted: Contents, path: Path) -> None:
+def _refuse_differences(saved: Contents, wanted: Contents, path: Path, *, made: bool) -> None:
+    """Raise if a network differs from that of a file.
+
+    made   whether it was constructed as the file says: then the saved one had been changed since its construction
+    """
     missing = sorted(wanted.tensors.keys() - saved.tensors.keys())
     unexpected = sorted(saved.tensors.keys() - wanted.tensors.keys())
     shared = sorted(wanted.tensors.keys() & saved.tensors.keys())
@@ -216,6 +255,14 @@ def _refuse_differences(saved: Contents, wanted: Contents, path: Path) -> None:
         ),
         "otherwise_tied": _some(_ties_apart(saved.tied, wanted.tied, shared)),
     }
+    if any(differences.values()) and made:
+        tries = "lp.load(file, into=net), with a network that was changed in the same way"
+        raise FileMismatch(
+            "the network was changed after it was constructed, which the file does not say.",
+            file=path,
+            **differences,
+            tries=tries,
+        )
     if any(differences.values()):
         raise FileMismatch("the file holds another network.", file=path, **differences)
 

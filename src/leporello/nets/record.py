@@ -10,7 +10,7 @@ from torch import nn
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, collected_names, features_of
 from leporello.loop.state import Tree, leaves_of
-from leporello.loop.step import FunctionCell, as_module, observed, place_of, state_names, take
+from leporello.loop.step import FunctionCell, as_module, forwards_of, observed, place_of, state_names, take
 
 Chosen = str | int
 
@@ -77,8 +77,10 @@ def _recorded(cell: nn.Module, x: Any, state: Any, names: tuple[Chosen, ...]) ->
 
 def _reads_locals(cell: nn.Module, names: tuple[Chosen, ...]) -> bool:
     """Whether one of the names is a local variable of the step, which is not one of a cell's own state leaves."""
-    function = cell.function if isinstance(cell, FunctionCell) else getattr(type(cell), "forward", None)
-    variables = getattr(getattr(function, "__code__", None), "co_varnames", ())
+    if isinstance(cell, FunctionCell):
+        variables = set(getattr(getattr(cell.function, "__code__", None), "co_varnames", ()))
+    else:
+        variables = {name for code in forwards_of(type(cell)) for name in code.co_varnames}
     declared = cell.state_names() if isinstance(cell, Cell) else []
     return any(name in variables and name not in declared for name in names)
 

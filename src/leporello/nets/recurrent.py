@@ -6,8 +6,8 @@ A call with a new signature is checked, planned and run; one with a signature se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +30,17 @@ from leporello.gradient.method import Method
 from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
 from leporello.nets.forward_hooks import call_hooks, has_forward_hooks, observed_cell
+from leporello.nets.typing import CallArguments, EngineName, NetworkOptions, Output, State, Step
 from leporello.text_table import html_text
 from leporello.view.folded_loop import FoldedLoop
 
 
-class Recurrent(OwnNames, nn.Module):
+class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
     """A cell, run over a sequence by an engine.
 
         state = cell.initial_state(batch) if state is None
@@ -61,12 +63,21 @@ class Recurrent(OwnNames, nn.Module):
     (torch.Size([5, 2, 3]), torch.Size([2, 3]))
     """
 
+    @overload
+    def __init__(self, cell: Step[Output, State], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Callable[..., tuple[Output, State]], **options: Unpack[NetworkOptions]) -> None: ...
+
+    @overload
+    def __init__(self, cell: Any, **options: Unpack[NetworkOptions]) -> None: ...
+
     def __init__(
         self,
         cell: Any,
         *,
         gradient: Method | None = None,
-        engine: str = "auto",
+        engine: EngineName = "auto",
         batch_first: bool = False,
         batch_axis: Axes | None = None,
     ) -> None:
@@ -85,6 +96,12 @@ class Recurrent(OwnNames, nn.Module):
         super().__setstate__(state)
         self._handle = handle_of(self)  # a copy is another network
 
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Output, State]: ...
+
     def forward(
         self,
         inputs: Tree = None,
@@ -99,7 +116,7 @@ class Recurrent(OwnNames, nn.Module):
         time: Any = None,
         context: Tree = None,
         gradient: Method | None = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """Outputs and final state.
 
         inputs    (length, batch, ...), a tree of such tensors, a PackedSequence, or None for a system without input
@@ -180,7 +197,7 @@ class Recurrent(OwnNames, nn.Module):
         draws: Sequence[Tensor] | None = None,
         time: Any = None,
         context: Tree = None,
-    ) -> tuple[Tree, Tree]:
+    ) -> tuple[Output, State]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
         if torch.compiler.is_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)
@@ -315,8 +332,7 @@ class Recurrent(OwnNames, nn.Module):
         return cached.run_checked(call, passing)
 
     def _repr_html_(self) -> str:
-        """For notebooks: the modules with their sizes, and the drawing of the step where its form is known."""
-        return html_text(repr(self)) + "".join(loop._repr_svg_() for loop in [self._drawn()] if loop is not None)
+        return shown(self)
 
     def _drawn(self) -> FoldedLoop | None:
         """The Loop of the last trace; before the first call, that of a built-in cell, whose inputs are known."""
@@ -333,6 +349,12 @@ class Recurrent(OwnNames, nn.Module):
 
     def extra_repr(self) -> str:
         return f"engine={self.engine!r}, gradient={self.gradient}" + (", batch_first=True" if self.batch_first else "")
+
+
+def shown(network: nn.Module) -> str:
+    """HTML for notebooks: the modules with their sizes, and drawings of the steps whose form is known."""
+    nets = [module for module in network.modules() if isinstance(module, Recurrent)]
+    return html_text(repr(network)) + "".join(loop._repr_svg_() for net in nets if (loop := net._drawn()) is not None)
 
 
 def refuse_no_method(gradient: Any) -> None:

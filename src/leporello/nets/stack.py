@@ -7,7 +7,7 @@ need it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
@@ -15,9 +15,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, map_leaves
 from leporello.loop.step import as_module, take
 from leporello.nets.bidirectional import Bidirectional
+from leporello.nets.recurrent import shown
+from leporello.nets.typing import CallArguments
 
 
 class Stack(Cell):
@@ -85,7 +88,7 @@ class Stack(Cell):
         return None if leaf is None else f"{len(self.cells) - 1}.{leaf}"
 
 
-class Layers(nn.Module):
+class Layers(Constructed, nn.Module):
     """Networks applied in turn: the second reads all outputs of the first. Cells within one step go into `Stack`.
 
     nets      modules called like lp.Recurrent
@@ -109,6 +112,15 @@ class Layers(nn.Module):
             )
         self.nets = nn.ModuleList(nets)
         self.dropout = dropout
+
+    def _repr_html_(self) -> str:
+        return shown(self)
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Any, tuple[Any, ...]]: ...
 
     def forward(self, inputs: Tree, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """Outputs of the last and the tuple of all final states; arguments go to each."""

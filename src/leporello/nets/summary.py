@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import nn
 
 from leporello.call.explain import Explanation
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
+from leporello.loop.construction import Constructed
 from leporello.loop.state import Tree, leaves_of
 from leporello.loop.step import take
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.ends import ends_of
-from leporello.nets.recurrent import Recurrent
+from leporello.nets.recurrent import Recurrent, shown
 from leporello.nets.stack import Layers, Stack
+from leporello.nets.typing import CallArguments, NetworkOptions
 from leporello.view.folded_loop import FoldedLoop
 
 
@@ -60,7 +62,7 @@ class _Concluding(_Reading):
         return self.head(output if self.reads == "output" else after), after
 
 
-class Summary(nn.Module):
+class Summary(Constructed, nn.Module):
     """Read the sequence, then `head(output)`: one output per row, at the row's own end. The head runs once.
 
         outputs, state = Recurrent(cell)(inputs)
@@ -88,7 +90,7 @@ class Summary(nn.Module):
         head: Callable[[Any], Any],
         *,
         reads: Literal["output", "state"] = "output",
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__()
         if reads not in ("output", "state"):
@@ -120,6 +122,15 @@ class Summary(nn.Module):
         self.reads = reads
         self.head = head
 
+    def _repr_html_(self) -> str:
+        return shown(self)
+
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, inputs: Tree = None, state: Tree = None, **arguments: Unpack[CallArguments]
+        ) -> tuple[Any, Any]: ...
+
     def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """The head's output and the final state; arguments as for `lp.Recurrent`."""
         if self.reads == "state":
@@ -138,6 +149,14 @@ class Summary(nn.Module):
         read = self.net.explain(inputs, state, **arguments)  # type: ignore[operator]
         return Explanation(read + "then     the head, once\n")
 
+    def at_each_step(self) -> Recurrent:
+        """A network whose output at each step is what this one gives for a sequence that ends there."""
+        assert isinstance(self.net, Recurrent)
+        reader = self.net.cell
+        assert isinstance(reader, Cell)
+        cell = reader.cell if isinstance(reader, _Reading) else reader
+        return Recurrent(_Concluding(cell, self.head, self.reads), batch_first=self.net.batch_first)
+
     def fold(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> FoldedLoop:
         """The Loop of a call with these arguments; its outputs are computed at the last step only."""
         if not isinstance(self.net, Recurrent) or not isinstance(self.net.cell, Cell):
@@ -145,9 +164,7 @@ class Summary(nn.Module):
                 f"a summary of {type(self.net).__name__} is several loops, and has no drawing of its own.",
                 tries="fold what it reads with: net.net",
             )
-        reader = self.net.cell
-        cell = reader.cell if isinstance(reader, _Reading) else reader
-        loop = Recurrent(_Concluding(cell, self.head, self.reads)).fold(inputs, state, **arguments)
+        loop = self.at_each_step().fold(inputs, state, **arguments)
         return loop.replace(last_step_outputs=tuple(port.name for port in loop.outputs if port.kind == "sequence"))
 
 

@@ -28,6 +28,7 @@ from leporello.loop.cell import Cell
 from leporello.nets.bidirectional import Bidirectional
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Layers, Stack
+from leporello.nets.typing import EngineName
 
 NAMES = {"U": "weight_ih", "W": "weight_hh", "b": "bias_ih", "c": "bias_hh", "P": "weight_hr"}  # ours: torch's
 
@@ -99,7 +100,7 @@ class Copies:
         return self.by_id[id(parameter)]
 
 
-def from_torch(module: nn.Module, *, engine: str = "auto", gradient: Any = None) -> nn.Module:
+def from_torch(module: nn.Module, *, engine: EngineName = "auto", gradient: Any = None) -> nn.Module:
     """A network of torch.nn as one of ours, with copies of its parameters.
 
         nn.RNN, nn.GRU, nn.LSTM               lp.Recurrent(cell)

@@ -27,6 +27,7 @@ from leporello.rewrite.prune import prune
 from leporello.rewrite.reset import reset
 from leporello.rewrite.sample import sample
 from leporello.rewrite.save import EXPENSIVE, Saved, save
+from leporello.rewrite.scale_products import scale_products
 from leporello.rewrite.tabulate import tabulate
 
 Phase = Literal["call", "plan", "forward", "backward", "second", "pair", "sweep"]
@@ -114,6 +115,8 @@ PIPELINE: tuple[Pass | Slot, ...] = (
     # ---- forward: once, before the gradient is derived, so that it serves both sweeps
     Pass("forward", "part", "[x, h] W becomes x W1 + h W2, so that the product with x leaves the cycle in both sweeps",
          lambda c, loop: part(loop)),
+    Pass("forward", "scale_products", "x (w s) becomes (x w) s for a stored w; behind part, which makes more products",
+         lambda c, loop: scale_products(loop)),
     # ---- backward: the Loop of the gradients
     Pass("backward", "differentiate", "needs the call's Loop complete; recomputes all forward values for now",
          lambda c, loop: differentiate(loop, c.wanted)),

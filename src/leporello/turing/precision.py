@@ -17,6 +17,7 @@ from torch import Tensor
 from leporello.errors import ArgumentError
 from leporello.nets.record import record
 from leporello.nets.recurrent import Recurrent
+from leporello.nets.typing import EngineName
 from leporello.turing.compiled import STEPS_PER_STEP, MachineCell
 from leporello.turing.machine import Configuration, Symbol, refuse_steps
 
@@ -53,7 +54,7 @@ def first_error(
     *,
     dtype: torch.dtype,
     max_steps: int = 1000,
-    engine: str = "stepwise",
+    engine: EngineName = "stepwise",
 ) -> FirstError | None:
     """Run a compiled machine in floats, and find the first step after which its configuration is wrong.
 
@@ -77,7 +78,7 @@ def first_error(
 
 
 @torch.no_grad()
-def _states(cell: MachineCell, input: Iterable[Symbol], engine: str) -> Iterator[Tensor]:
+def _states(cell: MachineCell, input: Iterable[Symbol], engine: EngineName) -> Iterator[Tensor]:
     """The state before the first step and after each step of the machine, without an end."""
     net = Recurrent(record(cell, "h"), engine=engine)
     h = cell.state_of(input)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from leporello.draw.image_files import Svg
 from leporello.draw.picture import Name, Picture
-from leporello.draw.svg import Svg
 from leporello.loop.loop import Loop
 from leporello.loop.unfold import unfold
 from leporello.view.diagram import Diagram, Edge, Vertex

@@ -14,18 +14,20 @@ import torch
 
 from leporello.draw.animated_svg import animated
 from leporello.draw.dot import dot
+from leporello.draw.image_files import Png, Svg
 from leporello.draw.mermaid import mermaid
 from leporello.draw.picture import Picture
-from leporello.draw.png import Png, png
-from leporello.draw.svg import Svg, svg
+from leporello.draw.png import png
+from leporello.draw.svg import svg
 from leporello.draw.terminal import terminal
 from leporello.errors import ArgumentError
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import without_own_gradients
 from leporello.view.diagram import Diagram
 from leporello.view.function_view import function_diagram
+from leporello.view.gradient_arrows import with_gradient
 from leporello.view.operator_view import operator_diagram
-from leporello.view.strip import Strip, Times, folded, unfolded, with_captions, with_gradient
+from leporello.view.strip import Strip, Times, folded, unfolded, with_captions
 from leporello.view.textbook_view import textbook_diagram
 
 Detail = Literal["textbook", "operators", "function"]

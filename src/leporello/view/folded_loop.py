@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from torch import fx
 
+from leporello.draw.image_files import Svg
 from leporello.draw.picture import Picture
-from leporello.draw.svg import Svg
 from leporello.draw.terminal import terminal
 from leporello.loop.loop import Loop
 from leporello.loop.split import split

@@ -72,6 +72,23 @@ def test_sixteen_bits_are_computed_in_float32(engine: str, kind: str, dtype: tor
         assert error < max(TOLERANCES[dtype], torchs), (number, error, torchs)
 
 
+@pytest.mark.parametrize("kind", ["LSTM", *thoroughly("RNN", "GRU", "PeepholeLSTM")])
+def test_float32_parameters_under_autocast(kind: str) -> None:
+    torch.manual_seed(0)
+    cell, inputs = getattr(lp, kind)(16, 48), torch.randn(9, 19, 16)
+    found = []
+    for net in (lp.Recurrent(copy.deepcopy(cell), engine="gpu-host-cluster"), lp.Recurrent(copy.deepcopy(cell))):
+        with torch.autocast("cpu", torch.bfloat16, enabled=net.engine != "auto"):
+            outputs, _ = net(inputs)
+            loss = outputs.float().square().sum()
+        loss.backward()
+        found.append([outputs.detach(), *(parameter.grad for parameter in net.parameters())])
+        assert all(value.dtype == torch.float32 for value in found[-1][1:])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() / other.norm() < 2 * TOLERANCES[torch.bfloat16]
+    assert not torch.equal(found[0][0], found[1][0])  # its products are rounded
+
+
 def test_the_same_bits_from_run_to_run() -> None:
     net = lp.Recurrent(lp.LSTM(3, 5), engine="gpu-host-grid")
     first, second = net(X)[0], net(X)[0]

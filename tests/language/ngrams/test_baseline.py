@@ -64,14 +64,15 @@ def test_a_table_has_aligned_columns_and_marks_the_best_order() -> None:
     ]
 
 
-def test_a_table_in_markdown_has_the_same_cells() -> None:
+def test_a_table_in_markdown_has_the_same_cells_and_the_winner_is_bold() -> None:
     assert as_markdown(ROWS[1:]).split("\n") == [
         "| model | perplexity | bits per character | counts | parameters | seconds |",
         "|:---|---:|---:|---:|---:|---:|",
         "| 2-gram | 11.980 | 3.583 | 1,445 | - | 0.93 |",
-        "| **7-gram** | **4.556** | **2.188** | **872,748** | **-** | **4.36** |",
-        "| GRU | 4.100 | 2.036 | - | 123,456 | - |",
+        "| 7-gram | 4.556 | 2.188 | 872,748 | - | 4.36 |",
+        "| **GRU** | **4.100** | **2.036** | **-** | **123,456** | **-** |",
     ]
+    assert as_markdown(ROWS[1:3]).splitlines()[-1].startswith("| **7-gram** |")
 
 
 def test_a_bar_in_a_name_does_not_part_a_cell_of_markdown() -> None:

@@ -28,6 +28,7 @@ def test_a_report_tells_what_was_trained_and_how_it_ended(tiny: Run) -> None:
     text, found = page(tiny), summary_of(tiny)
     assert text.startswith("# `shells.txt`: `gru 8`\n")
     assert "Ended: 2 epochs are done." in text
+    assert "1 epochs" not in text
     assert found.best is not None
     assert f"**{found.best['perplexity']:.3f}**" in text
     assert f"| parameters | {found.parameters:,} |" in text

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -203,19 +203,25 @@ def _build(text: str, source: Path, built: Path, recorded: Path) -> None:
     write_kept(source, text.encode())
     with tempfile.TemporaryDirectory(dir=source.parent, prefix="building-") as build_folder:
         compiled = Path(build_folder) / "made.so"
-        run = subprocess.run(
-            [*_command(), *flags(), "-o", str(compiled), str(source), "-lm"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if run.returncode:
-            raise EngineRefusal(
-                "the C compiler failed.",
-                compiler=shlex.join([*_command(), *flags()]),
-                source=str(source),
-                says="\n".join(run.stderr.strip().splitlines()[:12]) or f"exit status {run.returncode}",
-            )
+        compile_c(source, compiled, flags())
         content = compiled.read_bytes()
         os.replace(compiled, built)
     write_kept(recorded, hashlib.sha256(content).hexdigest().encode())
+
+
+def compile_c(source: Path, compiled: Path, flags: Sequence[str]) -> None:
+    """Compile a C file with the machine's compiler and these flags, and link it with libm unless they say -c."""
+    libraries = [] if "-c" in flags else ["-lm"]
+    run = subprocess.run(
+        [*_command(), *flags, "-o", str(compiled), str(source), *libraries],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise EngineRefusal(
+            "the C compiler failed.",
+            compiler=shlex.join([*_command(), *flags]),
+            source=str(source),
+            says="\n".join(run.stderr.strip().splitlines()[:12]) or f"exit status {run.returncode}",
+        )

@@ -11,12 +11,11 @@ from typing import NoReturn
 
 import torch
 
-from leporello.engine.cpu.c_expressions import LoopBody
+from leporello.engine.cpu.c_blocks import BlockWriter
 from leporello.engine.cpu.c_memory import CACHE_LINE_BYTES, MemoryLayout, free_lengths
-from leporello.engine.cpu.c_operators import REDUCTION_SPELLING, TYPES, extremes
-from leporello.engine.cpu.c_reductions import MOST_SIDE_BY_SIDE, side_by_side
+from leporello.engine.cpu.c_operators import TYPES
 from leporello.errors import EngineRefusal
-from leporello.kernel.dependencies import read, touched, written
+from leporello.kernel.dependencies import loaded, read, touched, written
 from leporello.kernel.description import (
     Block,
     Buffer,
@@ -28,7 +27,7 @@ from leporello.kernel.description import (
     dtype_of_expression,
 )
 from leporello.kernel.operators import SEARCHES, SELECTIONS
-from leporello.loop.sizes import AnySize, Size
+from leporello.loop.sizes import Size
 
 STEPS_ADDED_UP = 64  # of a total, before they are added to those before
 
@@ -42,6 +41,7 @@ def runtime_text(dtype: torch.dtype, vector_bytes: int) -> str:
     """The C text that all kernels of one dtype share: products, sums, and the threads."""
     defined = {
         "REAL": TYPES[dtype],
+        "SINGLE": int(dtype == torch.float32),
         "INTEGER": "long long" if dtype == torch.float64 else "int",
         "WIDE": vector_bytes // dtype.itemsize,
         "ROWS": tile_rows(vector_bytes),
@@ -66,10 +66,13 @@ def c_source_of(kernel: Kernel, vector_bytes: int) -> str:
 def refuse_types(kernel: Kernel) -> None:
     """Raise an `EngineRefusal` for types that this emitter does not cover.
 
-    A dtype must be in `TYPES`, and the same for storage, arithmetic and accumulation.
+    A dtype must be in `TYPES`, and the same for storage, arithmetic and accumulation. A matrix may be stored narrower.
     """
+    element_by_element = loaded(kernel)
     for buffers in kernel.buffers.values():
         for buffer in buffers:
+            if buffer.place == "fixed" and buffer.slot not in element_by_element:
+                continue
             if buffer.dtype not in TYPES or buffer.arithmetic != buffer.dtype:
                 _refuse(f"values stored as {buffer.dtype} and computed in {buffer.arithmetic} ({buffer.name})")
     for block in kernel.blocks:
@@ -86,200 +89,18 @@ def _refuse(what: str) -> NoReturn:
     raise EngineRefusal(f"the engine cpu has no kernels with {what.replace('torch.', '')}.")
 
 
-class _BlockWriter:
-    """Writes the blocks of a kernel as lines of C.
+class _KernelWriter(BlockWriter):
+    """Writes a whole kernel as C: the loops over groups of rows and over steps, and in them the blocks.
 
-    lines        written by now
     prefetched   sequences whose next step an earlier block prefetches
     """
 
-    def __init__(self, layout: MemoryLayout) -> None:
-        self.layout = layout
-        self.lines: list[str] = []
-        self.prefetched: set[Buffer] = set()
-
-    def emit(self, line: str, depth: int = 0) -> None:
-        self.lines.append("    " * depth + line)
-
-    def block(self, block: Block) -> None:
-        """Write a block of one step, for the rows of one thread's share."""
-        names = self.layout.names
-        if isinstance(block, Product):
-            self.product(block, names[block.left], names[block.out], "rows", 4)
-        else:
-            self.emit("for (long row = from; row < to; row++) {", 4)
-            if isinstance(block, Pointwise):
-                self._prefetch(block)
-                self._pointwise(block)
-            else:
-                self._reduction(block)
-            self.emit("}", 4)
-
-    def product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: str | None = None) -> None:
-        """Write the call of the runtime that computes a product, in a loop over heads where there are several.
-
-        left, out   C pointers to the first row of the factor and of the result
-        rows        how many rows, as C
-        depth       of indentation
-        stride      elements from row to row of `left`, as C; None: as the layout says
-        """
-        slot = self.layout.slots["matrix", block.matrix]
-        heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
-        head = "0" if block.heads == 1 else "head"
-        own_head = "0" if self.layout.kernel.matrices[block.matrix].heads == 1 else head
-        step = self.layout.stride(block.left) if stride is None else stride
-        self.emit(
-            f"{heads}product(given + {slot}, {own_head}, {rows}, {block.inner}, {block.outer}, "
-            f"{left} + {block.offset} + {head} * {block.inner}, {step}, "
-            f"{out} + {head} * {block.outer}, {self.layout.stride(block.out)});",
-            depth,
-        )
-
-    def _prefetch(self, block: Pointwise) -> None:
-        """Write prefetches of what this row reads of its sequences at the next step: it arrives while products run."""
-        sign = self.layout.next_step
-        for buffer in sorted(read(block) - self.prefetched, key=lambda buffer: buffer.slot):
-            size = buffer.count * buffer.dtype.itemsize
-            if buffer.place != "read" or size < CACHE_LINE_BYTES or not self.layout.prefetches:
-                continue
-            self.prefetched.add(buffer)
-            self.emit(f"for (long line = 0; line < {size}; line += {CACHE_LINE_BYTES})", 5)
-            there = f"{self.layout.names[buffer]} + (row {sign} batch) * {buffer.count}"
-            self.emit(f"__builtin_prefetch((const char *)({there}) + line, 0, 2);", 6)
-
-    def _pointwise(self, block: Pointwise) -> None:
-        body = LoopBody(self.layout)
-        for store in block.stores:
-            name = body.named(body.value(store.value), TYPES[store.buffer.dtype])
-            if store.buffer not in self.layout.registers:
-                sign = "+=" if store.buffer.place == "total" else "="
-                body.lines.append(f"{self.layout.element(store.buffer, str(store.index))} {sign} {name};")
-            body.stored[store.buffer, store.index] = name
-        for text in body.hoisted:
-            self.emit(text, 5)
-        depth = self._loops(block.sizes, "i", 5)
-        for text in body.lines:
-            self.emit(text, depth)
-        self._close(depth, 5)
-
-    def _reduction(self, block: Reduction) -> None:
-        kind = TYPES[block.buffer.dtype]
-        body = LoopBody(self.layout)
-        value = body.value(block.value)
-        for text in body.hoisted:
-            self.emit(text, 5)
-        if block.operator in SELECTIONS:
-            self._selection(block, body, value)
-            return
-        axis = side_by_side(block)
-        if axis is not None:
-            self._reductions_side_by_side(block, axis, body, value)
-            return
-        depth = self._loops(block.sizes, "i", 5)
-        if block.operator in REDUCTION_SPELLING:
-            begin, update = REDUCTION_SPELLING[block.operator]
-            self.emit(f"{kind} sum = {begin.format(**extremes(block.buffer.dtype))};", depth)
-            inner = self._loops(block.over, "k", depth, simd="sum" if block.operator == "sum" else "")
-            for text in body.lines:
-                self.emit(text, inner)
-            value = f"{value} != 0" if block.operator in ("any", "all") else value
-            self.emit(f"const {kind} value = {value};", inner)
-            self.emit(f"sum = {update};", inner)
-        else:  # the first position of the largest or smallest; a NaN counts as such
-            if len(block.over) != 1:
-                raise EngineRefusal(f"the operator {block.operator} over several axes is not covered by kernels.")
-            sign, of_value = ">" if block.operator == "argmax" else "<", TYPES[block.accumulation]
-            self.emit(f"{of_value} best = 0; int64_t sum = -1;", depth)
-            inner = self._loops(block.over, "k", depth)
-            for text in body.lines:
-                self.emit(text, inner)
-            k = "k0" if block.over[0] > 1 else "0"
-            self.emit(f"const {of_value} value = {value};", inner)
-            better = f"value {sign} best || value != value"
-            self.emit(f"if (sum < 0 || (best == best && ({better}))) {{ best = value; sum = {k}; }}", inner)
-        self._close(inner, depth)
-        self.emit(f"{self.layout.element(block.buffer, str(block.index))} = sum;", depth)
-        self._close(depth, 5)
-
-    def _selection(self, block: Reduction, body: LoopBody, value: str) -> None:
-        """Write the positions of the first elements in order, all of one row of elements at once."""
-        *outer, few = block.sizes
-        depth = self._loops((*outer, 1), "i", 5, pragmas=False)
-        (count,) = block.over
-        self.emit(f"ranked all[{count}];", depth)
-        inner = self._loops(block.over, "k", depth, pragmas=False)
-        for text in body.lines:
-            self.emit(text, inner)
-        k = "k0" if count > 1 else "0"
-        self.emit(f"all[{k}] = (ranked){{{value}, {k}}};", inner)
-        self._close(inner, depth)
-        descending = int(block.operator in ("largest", "descending"))
-        if block.operator in ("ascending", "descending"):
-            self.emit(f"sort_all(all, {count}, {descending});", depth)
-        else:
-            self.emit(f"select_first(all, {count}, {few}, {descending});", depth)
-        last = self._loops((*[1] * len(outer), few), "i", depth, pragmas=False)
-        place = f"i{len(outer)}" if few > 1 else "0"
-        self.emit(f"{self.layout.element(block.buffer, str(block.index))} = all[{place}].place;", last)
-        self._close(last, 5)
-
-    def _reductions_side_by_side(self, block: Reduction, axis: int, body: LoopBody, value: str) -> None:
-        """Write a reduction whose results along one axis are vectors: the loops over what is reduced go round them."""
-        kind, size, i = TYPES[block.buffer.dtype], block.sizes[axis], f"i{axis}"
-        begin, update = REDUCTION_SPELLING[block.operator]
-        begin, update = begin.format(**extremes(block.buffer.dtype)), update.replace("sum", f"sums[{i} - first]")
-        outer = tuple(1 if place == axis else other for place, other in enumerate(block.sizes))
-        depth = self._loops(outer, "i", 5, pragmas=False)
-        wide = MOST_SIDE_BY_SIDE if isinstance(size, Size) else min(size, MOST_SIDE_BY_SIDE)
-        last = f"first + {wide}" if size % wide == 0 else f"(first + {wide} < {size} ? first + {wide} : {size})"
-        self.emit(f"for (long first = 0; first < {size}; first += {wide}) {{", depth)
-        self.emit(f"const long last = {last};", depth + 1)
-        self.emit(f"{kind} sums[{wide}];", depth + 1)
-        self.emit(f"for (long {i} = first; {i} < last; {i}++) sums[{i} - first] = {begin};", depth + 1)
-        inner = self._loops(block.over, "k", depth + 1, pragmas=False)
-        self.emit("#pragma GCC ivdep", inner)
-        self.emit(f"for (long {i} = first; {i} < last; {i}++) {{", inner)
-        for text in body.lines:
-            self.emit(text, inner + 1)
-        value = f"{value} != 0" if block.operator in ("any", "all") else value
-        self.emit(f"const {kind} value = {value};", inner + 1)
-        self.emit(f"sums[{i} - first] = {update};", inner + 1)
-        self._close(inner + 1, depth + 1)
-        stored = f"{self.layout.element(block.buffer, str(block.index))} = sums[{i} - first];"
-        self.emit(f"for (long {i} = first; {i} < last; {i}++) {stored}", depth + 1)
-        self._close(depth + 1, 5)
-
-    def _loops(
-        self, sizes: tuple[AnySize, ...], letter: str, depth: int, simd: str = "", *, pragmas: bool = True
-    ) -> int:
-        """Open a loop for each axis of more than one element; returns the depth of the lines inside.
-
-        letter   that the loop variables' names begin with
-        simd     the variable that the innermost loop adds to, for a vectorised sum; "" if there is none
-        pragmas  whether the innermost loop is said to be one that can be vectorised
-        """
-        loops = [(axis, size) for axis, size in enumerate(sizes) if size != 1]
-        for number, (axis, size) in enumerate(loops):
-            if number == len(loops) - 1:
-                pragma = f"#pragma omp simd reduction(+:{simd})" if simd else "#pragma GCC ivdep"
-                if pragmas and (simd or letter == "i"):
-                    self.emit(pragma, depth)
-            self.emit(f"for (long {letter}{axis} = 0; {letter}{axis} < {size}; {letter}{axis}++) {{", depth)
-            depth += 1
-        return depth
-
-    def _close(self, depth: int, to: int) -> None:
-        while depth > to:
-            depth -= 1
-            self.emit("}", depth)
-
-
-class _KernelWriter(_BlockWriter):
-    """Writes a whole kernel as C: the loops over groups of rows and over steps, and in them the blocks."""
+    layout: MemoryLayout
 
     def __init__(self, kernel: Kernel, layout: MemoryLayout) -> None:
         super().__init__(layout)
         self.kernel = kernel
+        self.prefetched: set[Buffer] = set()
 
     def text(self) -> str:
         kernel = self.kernel
@@ -288,7 +109,7 @@ class _KernelWriter(_BlockWriter):
         for place in places:
             for buffer in kernel.buffers.get(place, ()):
                 kind = str(buffer.dtype).removeprefix("torch.")
-                self.emit(f"   {place:<6} {_in_comment(buffer.name)} {list(buffer.sizes)} {kind}")
+                self.emit(f"   {place:<6} {in_comment(buffer.name)} {list(buffer.sizes)} {kind}")
         self.emit("*/")
         self.emit(f"#define REAL {self.layout.real}")
         self.emit(f"#define TOGETHER {self.layout.rows_together}")
@@ -355,6 +176,54 @@ class _KernelWriter(_BlockWriter):
             self.emit("}", 2)
         else:
             self.emit(f"for (long row = from; row < to; row++) memcpy({there}, {own}, {size});", 2)
+
+    # ---- blocks
+
+    def block(self, block: Block) -> None:
+        """Write a block of one step, for the rows of one thread's share."""
+        names = self.layout.names
+        if isinstance(block, Product):
+            self.product(block, names[block.left], names[block.out], "rows", 4)
+        else:
+            self.emit("for (long row = from; row < to; row++) {", 4)
+            if isinstance(block, Pointwise):
+                self._prefetch(block)
+                self.pointwise(block)
+            else:
+                self.reduction(block)
+            self.emit("}", 4)
+
+    def product(self, block: Product, left: str, out: str, rows: str, depth: int, stride: str | None = None) -> None:
+        """Write the call of the runtime that computes a product, in a loop over heads where there are several.
+
+        left, out   C pointers to the first row of the factor and of the result
+        rows        how many rows, as C
+        depth       of indentation
+        stride      elements from row to row of `left`, as C; None: as the layout says
+        """
+        slot = self.layout.slots["matrix", block.matrix]
+        heads = "" if block.heads == 1 else f"for (long head = 0; head < {block.heads}; head++) "
+        head = "0" if block.heads == 1 else "head"
+        own_head = "0" if self.layout.kernel.matrices[block.matrix].heads == 1 else head
+        step = self.layout.stride(block.left) if stride is None else stride
+        self.emit(
+            f"{heads}product(given + {slot}, {own_head}, {rows}, {block.inner}, {block.outer}, "
+            f"{left} + {block.offset} + {head} * {block.inner}, {step}, "
+            f"{out} + {head} * {block.outer}, {self.layout.stride(block.out)});",
+            depth,
+        )
+
+    def _prefetch(self, block: Pointwise) -> None:
+        """Write prefetches of what this row reads of its sequences at the next step: it arrives while products run."""
+        sign = self.layout.next_step
+        for buffer in sorted(read(block) - self.prefetched, key=lambda buffer: buffer.slot):
+            size = buffer.count * buffer.dtype.itemsize
+            if buffer.place != "read" or size < CACHE_LINE_BYTES or not self.layout.prefetches:
+                continue
+            self.prefetched.add(buffer)
+            self.emit(f"for (long line = 0; line < {size}; line += {CACHE_LINE_BYTES})", 5)
+            there = f"{self.layout.names[buffer]} + (row {sign} batch) * {buffer.count}"
+            self.emit(f"__builtin_prefetch((const char *)({there}) + line, 0, 2);", 6)
 
     # ---- steps
 
@@ -465,5 +334,5 @@ class _KernelWriter(_BlockWriter):
         self.emit("}", 3)
 
 
-def _in_comment(name: str) -> str:
+def in_comment(name: str) -> str:
     return name.replace("*/", "* /")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Protocol
+
 import torch
 
-from leporello.engine.cpu.c_memory import MemoryLayout
-from leporello.engine.cpu.c_operators import INTEGER_SPELLING, POWERS, SPELLING, TYPES, literal
+from leporello.engine.cpu.c_operators import GNU, POWERS, TYPES, Dialect, literal
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import (
     Apply,
@@ -20,6 +22,19 @@ from leporello.kernel.description import (
 from leporello.kernel.index import Index
 
 
+class Layout(Protocol):
+    """Where the elements of buffers are."""
+
+    @property
+    def registers(self) -> Collection[Buffer]:
+        """The buffers without memory: each element is read by the iteration alone that stores it."""
+        ...
+
+    def element(self, buffer: Buffer, index: str) -> str:
+        """The C text of one element of a buffer, of the present row; `index` is C too."""
+        ...
+
+
 class LoopBody:
     """The statements inside the loops of a block, while they are written.
 
@@ -29,8 +44,8 @@ class LoopBody:
     stored      names of values that were stored by an earlier statement of this iteration, by buffer and index
     """
 
-    def __init__(self, layout: MemoryLayout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, dialect: Dialect = GNU) -> None:
+        self.layout, self.dialect = layout, dialect
         self.lines: list[str] = []
         self.hoisted: list[str] = []
         self.names: dict[int, str] = {}
@@ -78,7 +93,7 @@ class LoopBody:
             key = (expression.buffer, expression.index)
             return self.stored.get(key) or self.layout.element(expression.buffer, str(expression.index))
         if isinstance(expression, Constant):
-            return literal(expression.value, expression.dtype)
+            return literal(expression.value, expression.dtype, self.dialect)
         if isinstance(expression, Position):
             return f"(({TYPES[expression.dtype]})({expression.index}))"
         if isinstance(expression, Fetch):
@@ -98,8 +113,7 @@ class LoopBody:
         working = _working_type(expression)
         if expression.operator == "cast" and expression.dtype == torch.bool:
             return f"{arguments[0]} != 0"
-        spelling = SPELLING if working.is_floating_point else {**SPELLING, **INTEGER_SPELLING}
-        pattern = spelling.get(expression.operator)
+        pattern = self.dialect.pattern(expression.operator, working)
         if pattern is None:
             raise EngineRefusal(f"the operator {expression.operator} is not covered by kernels.")
         if expression.operator == "bitwise_not" and expression.dtype == torch.bool:

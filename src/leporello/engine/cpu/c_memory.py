@@ -10,7 +10,7 @@ from leporello.kernel.description import Buffer, Kernel, Place, Product
 from leporello.loop.sizes import AnySize, Size, nominal
 
 POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write", "total")
-MATRIX_WORDS = 5  # of a matrix, behind the pointers: `matrix` in products.c
+MATRIX_WORDS = 6  # of a matrix, behind the pointers: `matrix` in products.c
 MAX_ROWS_TOGETHER = 24  # that one thread takes through a step together
 MAX_ROWS_TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
 LARGE_MATRIX_ELEMENTS = 1 << 18  # of all matrices
@@ -58,7 +58,7 @@ class MemoryLayout:
         self.lanes = vector_bytes // kernel.dtype.itemsize
         self.rows_together = rows_together(kernel)
         self.ahead = blocks_ahead(kernel)
-        self.names = _names(kernel)
+        self.names = buffer_names(kernel)
         self.registers = register_values(kernel)
         places: tuple[Place, ...] = ("state", "next", "scratch")
         self.own = [buffer for place in places for buffer in kernel.buffers[place] if buffer not in self.registers]
@@ -105,7 +105,7 @@ class MemoryLayout:
         return sum(map(self.own_bytes, self.own)) + self.gathered_bytes() + CACHE_LINE_BYTES
 
 
-def _names(kernel: Kernel) -> dict[Buffer, str]:
+def buffer_names(kernel: Kernel) -> dict[Buffer, str]:
     """A C identifier for each buffer: the user's name, made unique by an ending for its place and a counter."""
     names: dict[Buffer, str] = {}
     taken: set[str] = set()

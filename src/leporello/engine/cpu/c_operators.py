@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -115,6 +117,29 @@ INTEGER_SPELLING = {
 # Powers with a constant exponent that are products.
 POWERS: dict[float, str] = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}"}
 
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a kind of C spells what differs from one to the other.
+
+    spelling, integers   operators, as `SPELLING` and `INTEGER_SPELLING` have them
+    nan, infinity        the constants; {m} is the ending for floats
+    """
+
+    spelling: Mapping[str, str]
+    integers: Mapping[str, str]
+    nan: str
+    infinity: str
+
+    def pattern(self, operator: str, dtype: torch.dtype) -> str | None:
+        """The spelling of an operator that computes in a type; None where it has none."""
+        if dtype.is_floating_point or operator not in self.integers:
+            return self.spelling.get(operator)
+        return self.integers[operator]
+
+
+GNU = Dialect(SPELLING, INTEGER_SPELLING, '__builtin_nan{m}("")', "__builtin_inf{m}()")
+
 # How a reduction begins, and how it goes on from `sum` with `value`; argmax and argmin keep two variables.
 REDUCTION_SPELLING = {
     "sum": ("0", "sum + value"),
@@ -126,17 +151,18 @@ REDUCTION_SPELLING = {
 }
 
 
-def extremes(dtype: torch.dtype) -> dict[str, str]:
+def extremes(dtype: torch.dtype, dialect: Dialect = GNU) -> dict[str, str]:
     """The C text of the "lowest" and the "highest" value of a type: what amax and amin begin with."""
     if dtype.is_floating_point:
-        return {"lowest": "-__builtin_inf()", "highest": "__builtin_inf()"}
+        infinity = dialect.infinity.format(m="")
+        return {"lowest": f"-{infinity}", "highest": infinity}
     if dtype == torch.bool:
         return {"lowest": "0", "highest": "1"}
     limits = torch.iinfo(dtype)
     return {"lowest": f"{limits.min + 1} - 1", "highest": str(limits.max)}  # C has no literal for the lowest
 
 
-def literal(value: float | int | bool | Size, dtype: torch.dtype) -> str:
+def literal(value: float | int | bool | Size, dtype: torch.dtype, dialect: Dialect = GNU) -> str:
     """The C literal of a constant, exact to the last bit of `dtype`."""
     if isinstance(value, Size):
         return f"(({TYPES[dtype]})({value}))"
@@ -144,9 +170,9 @@ def literal(value: float | int | bool | Size, dtype: torch.dtype) -> str:
         return str(int(value))
     single = "f" if dtype == torch.float32 else ""
     if math.isnan(value):
-        return f'__builtin_nan{single}("")'
+        return dialect.nan.format(m=single)
     if math.isinf(value):
-        return f"{'-' if value < 0 else ''}__builtin_inf{single}()"
+        return f"{'-' if value < 0 else ''}{dialect.infinity.format(m=single)}"
     rounded = torch.tensor(float(value), dtype=dtype).item()
     readable = rounded == int(rounded) and abs(rounded) <= 1e6
     return f"{rounded:.1f}{single}" if readable else f"{float(rounded).hex()}{single}"

@@ -26,6 +26,7 @@ from leporello.kernel.description import Block, Buffer, Kernel, Matrix, Pointwis
 from leporello.loop.sizes import AnySize, Size, nominal
 
 MOST_THREADS = 256  # that share the rows of a call: MOST in threads.c
+STORAGE = {torch.int8: 1, torch.bfloat16: 2}  # narrower than the numbers of products: `storage` in products.c
 MIN_PACKED_ROWS = 8  # of all steps together; for fewer rows, matrices are read in place, not packed
 # (numbers, rows): threads share the columns of a matrix of at least so many numbers, if each would have fewer rows.
 SHARED_COLUMNS = ((1 << 15, 1), (1 << 18, 4), (1 << 19, 24))
@@ -122,12 +123,14 @@ class CpuRunner:
         words: list[int] = []
         for slot, axes, strides in self.matrices:  # `matrix` in products.c: packed tiles, address, strides
             value = held[len(rows) + slot]
+            words += (0, pointers[len(rows) + slot])
             if strides is not None and value.is_contiguous():
-                words += (0, pointers[len(rows) + slot], *strides)
+                words += strides
             else:
-                words += (0, pointers[len(rows) + slot], *(0 if axis is None else value.stride(axis) for axis in axes))
+                words += (0 if axis is None else value.stride(axis) for axis in axes)
+            words.append(STORAGE.get(value.dtype, 0))
         packed = None
-        if words and row_count >= MIN_PACKED_ROWS:
+        if self.packing.size != 0 and row_count >= MIN_PACKED_ROWS:
             packing = self.packing
             if isinstance(packing.size, Size):
                 packing = packing.valued(row_count.lengths)  # type: ignore[attr-defined]
@@ -240,7 +243,12 @@ def _packing(kernel: Kernel) -> Packing:
 
 
 def _packed_size(matrix: Matrix, kernel: Kernel) -> AnySize:
-    """Elements of a matrix packed into tiles two vectors wide, the last one padded; at most, if its size is free."""
+    """Elements of a matrix packed into tiles two vectors wide, the last one padded; at most, if its size is free.
+
+    None of one that is stored narrower, which stays in place.
+    """
+    if kernel.buffers["fixed"][matrix.fixed].dtype in STORAGE:
+        return 0
     tile = 2 * vector_bytes() // kernel.dtype.itemsize
     padded = matrix.outer + tile if isinstance(matrix.outer, Size) else -(-matrix.outer // tile) * tile
     return matrix.heads * matrix.inner * padded

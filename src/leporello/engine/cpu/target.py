@@ -14,7 +14,7 @@ from leporello.engine.cpu.build import compiler_refusal
 from leporello.engine.cpu.native import build_ahead, put_shifted, put_step
 from leporello.engine.cpu.row_elements import fixed_features
 from leporello.engine.cpu.row_sums import KERNEL_DTYPES, sums_in_turn, with_row_sums
-from leporello.engine.cpu.runner import CpuRunner, build
+from leporello.engine.cpu.runner import STORAGE, CpuRunner, build
 from leporello.engine.cpu.window_products import with_window_products
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import POINTWISE, is_pointwise
@@ -23,6 +23,7 @@ from leporello.kernel.views import SPLITS, VIEW_RULES
 from leporello.loop.fake_tensors import clean_row_axis, count_of, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.stages import Stage
+from leporello.loop.value_classes import is_stored_narrower
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.join_totals import join_totals
 from leporello.rewrite.pipeline import Pass
@@ -43,14 +44,16 @@ def is_drawn_in(node: fx.Node) -> bool:
     """Whether an operator costs no more inside a kernel than outside, and saves a pass over memory there.
 
     So it is for pointwise operators, views, layer norms, sums over features, and products of rows with a matrix. Not so
-    where the matrix is large: inside, it is read again for every step, outside once for many.
+    where the matrix is large: inside, it is read again for every step, outside once for many. One that is stored
+    narrower is converted as it is read: outside, the whole of it would be converted at each call.
     """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         return False
     name = short(node)
     if name in ("mm", "addmm"):
         left, right = arguments(node)[-2:]
-        if has_rows(right.meta["val"]) or count_of(right.meta["val"]) > MAX_INSIDE_MATRIX_ELEMENTS:
+        large = count_of(right.meta["val"]) > MAX_INSIDE_MATRIX_ELEMENTS and not is_stored_narrower(right)
+        if has_rows(right.meta["val"]) or large:
             return False
         return has_rows(left.meta["val"])
     if name == "sum" and not has_rows(node.meta["val"]):
@@ -84,6 +87,7 @@ CPU_TARGET = Target(
     name="cpu",
     devices={"cpu": "the CPU"},
     floats=frozenset({torch.float32, torch.float64}),
+    stored=frozenset(STORAGE),
     language="C",
     costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
     passes=(

@@ -36,6 +36,7 @@ from leporello.kernel.description import (
     operands,
 )
 from leporello.kernel.index import Index, Quotient
+from leporello.loop.sizes import AnySize
 
 Places = tuple[int, ...]  # the positions in a buffer of all units of a space, in their order
 Register = tuple[Buffer, int, Places]  # a value that each unit of a space holds: buffer, size of the space, positions
@@ -232,6 +233,11 @@ def loads(scalars: dict[Buffer, Store], value: Expression, part: Part) -> Iterat
 def scalar_part(part: Part) -> Part:
     """The part in which units compute a number of their row for themselves."""
     return Part(part.space, 0, (), part.letter)
+
+
+def numbers_of(sizes: Sequence[AnySize]) -> tuple[int, ...]:
+    """Sizes of loops, none of which is a free length."""
+    return tuple(int(size) for size in sizes)
 
 
 def uses(index: Index, letter: str) -> bool:

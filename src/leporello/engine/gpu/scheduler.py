@@ -8,6 +8,7 @@ from collections import Counter
 
 import torch
 
+from leporello.engine.gpu.normal_form import multiplied_inputs, stored_twice, whole_stores
 from leporello.engine.gpu.schedule import (
     Evaluator,
     Multiplication,
@@ -20,6 +21,7 @@ from leporello.engine.gpu.schedule import (
     Total,
     Vector,
     loads,
+    numbers_of,
     uses,
 )
 from leporello.errors import EngineRefusal
@@ -45,7 +47,23 @@ GATHERED_REDUCTIONS = frozenset({"sum", "amax", "amin", "prod", "any", "all"})  
 def schedule_of(kernel: Kernel) -> Schedule:
     """Divide the blocks of a kernel into levels of statements; refuses what no statement covers."""
     _refuse(kernel)
-    return _Scheduler(kernel).schedule()
+    kernel = multiplied_inputs(kernel)
+    wanted = stored_twice(kernel)
+    while True:
+        try:
+            return _Scheduler(whole_stores(kernel, wanted)).schedule()
+        except _InPieces as pieces:
+            if pieces.buffer in wanted:
+                raise
+            wanted |= {pieces.buffer}
+
+
+class _InPieces(EngineRefusal):
+    """A vector is stored by several loops over different numbers of elements."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        super().__init__(f"the engine gpu cannot gather '{buffer.name}', which is stored in several pieces.")
+        self.buffer = buffer
 
 
 def _refuse(kernel: Kernel) -> None:
@@ -90,7 +108,7 @@ class _Scheduler:
             else:
                 for store in block.stores:
                     if store.buffer not in self.scalars:
-                        for part in self._parts(_numbers(block.sizes)):
+                        for part in self._parts(numbers_of(block.sizes)):
                             self._statement(Statement(part, store.buffer, store.index, store.value))
         for vector in list(self.vectors.values()):
             if vector.of.place == "scratch" and vector.of in self.product_homes:
@@ -121,8 +139,8 @@ class _Scheduler:
         """The number of elements of most loops: of several, the largest."""
         counts: Counter[int] = Counter()
         for block in self.kernel.blocks:
-            if isinstance(block, Pointwise) and math.prod(_numbers(block.sizes)) > 1:
-                counts[math.prod(_numbers(block.sizes))] += len(block.stores)
+            if isinstance(block, Pointwise) and math.prod(numbers_of(block.sizes)) > 1:
+                counts[math.prod(numbers_of(block.sizes))] += len(block.stores)
         states = {int(buffer.count) for buffer in self.kernel.buffers["state"]}
         best = max(counts, key=lambda count: (count in states, counts[count], count), default=0)
         return best or max(states, default=1)
@@ -139,7 +157,8 @@ class _Scheduler:
 
     def _find_homes(self) -> None:
         """Which units store which elements of which buffer; scalars of a row are computed wherever they are read."""
-        results = {*self.kernel.buffers["next"], *self.kernel.buffers["write"]}
+        multiplied = {block.left for block in self.kernel.blocks if isinstance(block, Product)}
+        stored = {*self.kernel.buffers["next"], *self.kernel.buffers["write"], *multiplied}
         for block in self.kernel.blocks:
             if isinstance(block, Product):
                 self.product_homes[block.out] = self._homes_of_product(block)
@@ -147,18 +166,18 @@ class _Scheduler:
                     self._home(block.out, index, part)
             elif isinstance(block, Reduction):
                 if not _is_total(block):
-                    for part in self._parts(_numbers(block.sizes)):
+                    for part in self._parts(numbers_of(block.sizes)):
                         self._home(block.buffer, block.index, part)
             else:
                 for store in block.stores:
                     if (
-                        math.prod(_numbers(block.sizes)) == 1
+                        math.prod(numbers_of(block.sizes)) == 1
                         and store.buffer.count == 1
-                        and store.buffer not in results
+                        and store.buffer not in stored
                     ):
                         self.scalars[store.buffer] = store
                         continue
-                    for part in self._parts(_numbers(block.sizes)):
+                    for part in self._parts(numbers_of(block.sizes)):
                         self._home(store.buffer, store.index, part)
 
     def _homes_of_product(self, block: Product) -> list[tuple[Part, Index]]:
@@ -185,7 +204,7 @@ class _Scheduler:
             sizes, letter = (block.over, "k") if isinstance(block, Reduction) and of_rows else (block.sizes, "i")
             values = [store.value for store in block.stores] if isinstance(block, Pointwise) else [block.value]
             for value in values:
-                for part in self._parts(_numbers(sizes), letter):
+                for part in self._parts(numbers_of(sizes), letter):
                     for load, _ in loads({}, value, part):
                         if load.buffer not in found:
                             continue
@@ -251,7 +270,7 @@ class _Scheduler:
 
     def _reduction(self, block: Reduction) -> None:
         if _is_total(block):
-            parts = tuple(self._parts(_numbers(block.over), "k"))
+            parts = tuple(self._parts(numbers_of(block.over), "k"))
             total = Total(block.buffer, parts, block.operator, block.value, len(self.totals))
             total.level = max(self._level(block.value, part) for part in parts)
             self.totals.append(total)
@@ -261,8 +280,8 @@ class _Scheduler:
                 copy = Statement(part, block.buffer, Index(), Load(block.buffer, Index()), level=total.level + 1)
                 self.statements.append(copy)
             return
-        for part in self._parts(_numbers(block.sizes)):
-            over, operator = _numbers(block.over), block.operator
+        for part in self._parts(numbers_of(block.sizes)):
+            over, operator = numbers_of(block.over), block.operator
             self._statement(Statement(part, block.buffer, block.index, block.value, over, operator))
 
     def _statement(self, statement: Statement) -> None:
@@ -306,16 +325,12 @@ class _Scheduler:
 
     def _gathered(self, buffer: Buffer) -> tuple[Vector, int]:
         """The vector that holds a buffer, and the level from which on it is there."""
-        if buffer.place in ("read", "row", "fixed"):
-            raise EngineRefusal(
-                f"the engine gpu has no kernels that multiply an input inside the loop ({buffer.name})."
-            )
         of = self.next_of.get(buffer, buffer)
         if buffer not in self.vectors:
             homes = self.homes.get(of, [])
             spaces = {space for space, _ in homes}
             if len(spaces) != 1 or sum(len(set(places)) for _, places in homes) != of.count:
-                raise EngineRefusal(f"the engine gpu cannot gather '{buffer.name}', which is stored in several pieces.")
+                raise _InPieces(of)
             if not (of.dtype.is_floating_point or of.dtype == torch.bool):
                 raise EngineRefusal(f"the engine gpu does not gather whole numbers ('{buffer.name}').")
             state = buffer if buffer.place == "state" else None
@@ -331,8 +346,4 @@ class _Scheduler:
 
 def _is_total(block: Reduction) -> bool:
     """Whether a reduction gives one number for a row, of which each block can compute a part."""
-    return math.prod(_numbers(block.sizes)) == 1 and block.buffer.count == 1 and block.operator in GATHERED_REDUCTIONS
-
-
-def _numbers(sizes: tuple[int | Size, ...]) -> tuple[int, ...]:
-    return tuple(int(size) for size in sizes)  # type: ignore[arg-type]
+    return math.prod(numbers_of(block.sizes)) == 1 and block.buffer.count == 1 and block.operator in GATHERED_REDUCTIONS

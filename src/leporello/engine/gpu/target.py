@@ -17,6 +17,7 @@ from leporello.kernel.description import Kernel
 from leporello.kernel.expressions import is_pointwise
 from leporello.kernel.lowering_context import short
 from leporello.kernel.views import SPLITS, VIEW_RULES
+from leporello.loop.value_classes import is_stored_narrower
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.real_planes import real_planes
@@ -31,6 +32,8 @@ def is_drawn_in(node: fx.Node) -> bool:
     """
     if node.op != "call_function" or not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         return False
+    if is_stored_narrower(node):
+        return False  # the kernels multiply numbers of one type
     return is_pointwise(node) or short(node) in {*VIEW_RULES, *SPLITS, "cat"}
 
 

@@ -257,7 +257,7 @@ def _inside_kernel(split: Split, stage: Stage, target: Target) -> InsideKernel:
     others = [node for node in stage.reads if node not in states and isinstance(node.meta.get("val"), Tensor)]
     kinds = split.classes
     with timed_phase("lowering to kernels"):
-        kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family), target.floats)
+        kernel = kernel_of(split, stage, decomposed(stage.graph, split.loop.family), target.floats, target.stored)
     fixed = [node for node in others if kinds[node] not in (ValueClass.VARYING, ValueClass.TIMELESS)]
     fixed, kernel = _untransposed(fixed, kernel)
     assert target.build is not None

@@ -31,10 +31,11 @@ TOKENS_PER_SCORING_CALL = 4096
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a text is predicted. Its first token is read, not predicted: it counts in `unknown` alone.
+    """How well a text is predicted. Its first token is read, not predicted: it counts among the unknown ones alone.
 
-    tokens    the number of predicted tokens
-    unknown   share of tokens outside the vocabulary
+    tokens           the number of predicted tokens
+    unknown          share of tokens outside the vocabulary
+    unknown_tokens   their number
     """
 
     perplexity: float
@@ -42,6 +43,7 @@ class Evaluation:
     bits_per_byte: float
     tokens: int
     unknown: float
+    unknown_tokens: int
 
 
 class LanguageModel:
@@ -110,11 +112,16 @@ class LanguageModel:
             scores.bits(max(1, len(text.encode()) - size)),
             len(tokens) - 1,
             self.unknown_share(tokens),
+            self.unknown_count(tokens),
         )
 
     def unknown_share(self, tokens: Tensor) -> float:
         """Share of tokens outside the vocabulary."""
-        return 0.0 if self.tokenizer.unknown is None else float((tokens == self.tokenizer.unknown).double().mean())
+        return self.unknown_count(tokens) / len(tokens) if len(tokens) else 0.0
+
+    def unknown_count(self, tokens: Tensor) -> int:
+        """How many tokens are outside the vocabulary."""
+        return 0 if self.tokenizer.unknown is None else int((tokens == self.tokenizer.unknown).sum())
 
     def surprises(self, text: str) -> tuple[list[str], list[float]]:
         """Each token as its symbol, and its surprise in bits: 0 for the first, which is not predicted."""
@@ -239,7 +246,7 @@ class NetworkScorer:
         state     before the piece; None: the initial state
         """
         with evaluation_mode(self.net), torch.no_grad():
-            return self.net(inputs, state, **({"targets": targets} if self.forced else {}))
+            return self.net(inputs, state, targets=targets if self.forced else None)
 
 
 @contextmanager

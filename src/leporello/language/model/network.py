@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from leporello.loop.state import Tree
 from leporello.loop.step import take
 from leporello.nets.recurrent import Recurrent
 from leporello.nets.stack import Stack
+from leporello.nets.typing import EngineName
 from leporello.specs.cell_spec import DEFAULT_OPTIONS, CellSpec, built_in_class, imported_object, parse_cells
 from leporello.specs.method_spec import parse_methods
 from leporello.specs.user_code import build, required_arguments
@@ -154,7 +155,9 @@ def network_of(config: Config, size: int) -> Recurrent:
     methods = list(parse_methods(config.gradient).values())
     if len(methods) != 1:
         raise ArgumentError("'gradient' names several methods.", came=config.gradient, expected="one")
-    return Recurrent(predictor, engine=config.engine, gradient=methods[0]).to(DTYPES[config.precision])
+    return Recurrent(predictor, engine=cast(EngineName, config.engine), gradient=methods[0]).to(
+        DTYPES[config.precision]
+    )
 
 
 def _cell_type(spec: CellSpec) -> Callable[..., object]:

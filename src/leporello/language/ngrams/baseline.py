@@ -179,7 +179,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The same table in Markdown; the best order is bold.
+    """The same table in Markdown; of several models the one of the lowest perplexity is bold.
 
     >>> print(as_markdown([Row("uniform", 65.0), Row("2-gram", 11.52, order=2)]))
     | model | perplexity |
@@ -188,7 +188,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     | **2-gram** | **11.520** |
     """
     heads, lines = _cells(rows)
-    best = best_order(rows)
+    best = min(rows, key=lambda row: row.perplexity) if len(rows) > 1 else None
     bold = [[f"**{cell}**" if row is best else cell for cell in line] for row, line in zip(rows, lines, strict=True)]
     return markdown_table(heads, bold)
 

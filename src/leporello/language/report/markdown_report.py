@@ -90,16 +90,20 @@ def _ending(summary: RunSummary) -> str:
     last, best = summary.last, summary.best
     sentences = [
         f"Ended: {summary.ended}." if summary.ended else "Stopped before its end.",
-        f"{last.get('update', 0):,} updates, {last.get('epoch', 0):g} epochs, {last.get('tokens', 0):,} tokens, "
+        f"{last.get('update', 0):,} updates, {_epochs(last.get('epoch', 0))}, {last.get('tokens', 0):,} tokens, "
         f"{summary.seconds:,.0f} s"
         + (f", {summary.tokens_per_second:,.0f} tokens a second." if summary.tokens_per_second else "."),
     ]
     if best is not None:
         sentences.append(
-            f"The best validation perplexity is **{best['perplexity']:.3f}** after {best['epoch']:g} epochs: "
+            f"The best validation perplexity is **{best['perplexity']:.3f}** after {_epochs(best['epoch'])}: "
             f"{best['bits_per_character']:.3f} bits per character."
         )
     return "\n".join(sentences)
+
+
+def _epochs(count: float) -> str:
+    return f"{count:.4g} epoch{'' if count == 1 else 's'}"
 
 
 def _curve(measured: bool) -> str:
@@ -163,7 +167,7 @@ def _samples(metrics: Sequence[Mapping[str, Any]]) -> str:
     samples = [line for line in metrics if line["kind"] == "sample"][-MAX_SAMPLES:]
     if not samples:
         return ""
-    texts = [f"After {line['epoch']:g} epochs:\n\n{fenced(line['text'])}" for line in samples]
+    texts = [f"After {_epochs(line['epoch'])}:\n\n{fenced(line['text'])}" for line in samples]
     return "\n\n".join(["## What it writes", *texts])
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from leporello.atomic_write import write_atomically
-from leporello.errors import FileMismatch
+from leporello.errors import FileMismatch, MissingPackage
 from leporello.loop.state import Tree, leaves_of
 from leporello.nets.recurrent import Recurrent
 
@@ -128,7 +128,9 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch  # here, because `import leporello` needs torch alone
     except ImportError as error:
-        raise ImportError("checkpoints need the package safetensors: pip install 'leporello[language]'") from error
+        raise MissingPackage(
+            "checkpoints need the package safetensors.", tries="pip install 'leporello[language]'"
+        ) from error
     return safetensors
 
 

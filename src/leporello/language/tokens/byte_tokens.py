@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.errors import FileMismatch
+from leporello.errors import FileMismatch, MissingPackage
 from leporello.language.text.text_pieces import cut_at_borders, cut_to_length
 from leporello.language.tokens.tokenizer import (
     Decoder,
@@ -209,5 +209,7 @@ def _tokenizers() -> ModuleType:
         import tokenizers.pre_tokenizers
         import tokenizers.trainers
     except ImportError as error:
-        raise ImportError("bpe:N needs the package tokenizers: pip install 'leporello[language]'") from error
+        raise MissingPackage(
+            "bpe:N needs the package tokenizers.", tries="pip install 'leporello[language]', or char, byte or word"
+        ) from error
     return tokenizers

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from leporello.atomic_write import remove_temporary_files
-from leporello.errors import ArgumentError, FileMismatch
-from leporello.language.config import Config, config_of
+from leporello.errors import ArgumentError, FileMismatch, MissingPackage
+from leporello.language.config import Config, Options, config_of
 from leporello.language.model.language_model import LanguageModel
 from leporello.language.report.markdown_report import write_report
 from leporello.language.run.checkpoint_file import read_checkpoint
@@ -28,7 +29,11 @@ from leporello.language.training.training_loop import Training
 
 
 def train(
-    text: str | Path | Sequence[Path] | None = None, *, out: str | Path | None = None, show: bool = True, **options: Any
+    text: str | Path | Sequence[Path] | None = None,
+    *,
+    out: str | Path | None = None,
+    show: bool = True,
+    **options: Unpack[Options],
 ) -> LanguageModel:
     """Train a language model on a text, and return it.
 
@@ -75,6 +80,7 @@ def start_training(config: Config, source: Source | None = None, out: Path | Non
     source   the text; None: what the configuration names
     out      a new folder for the run; None: nothing is written
     """
+    refuse_missing_packages(config, out)
     ranks = ranks_here(device_of(config.device))
     set_threads(config)
     refuse_tensorboard(config, out)
@@ -97,6 +103,7 @@ def resume_training(path: Path) -> Training:
     """
     run = Run.open(path)
     config = run.config()
+    refuse_missing_packages(config, path)
     ranks = ranks_here(device_of(config.device))
     set_threads(config)
     if ranks.is_main:
@@ -112,6 +119,24 @@ def resume_training(path: Path) -> Training:
     if run.last_file.is_file():
         training.restore(*read_checkpoint(run.last_file))
     return training
+
+
+def refuse_missing_packages(config: Config, folder: Path | None) -> None:
+    """Refuse a training that would need, later on, a package that is not installed.
+
+    folder   where the run is kept; None: nowhere
+    """
+    needs = {"tokenizers": config.tokens} if config.tokens.startswith("bpe") else {}
+    if folder is not None:
+        needs |= {"tomli-w": "the configuration in a run folder", "safetensors": "the checkpoints in a run folder"}
+        needs["numpy"] = "safetensors, which writes tensors through it"
+    missing = {package: use for package, use in needs.items() if find_spec(package.replace("-", "_")) is None}
+    if missing:
+        raise MissingPackage(
+            f"this training needs the {'packages' if len(missing) > 1 else 'package'} {' and '.join(missing)}.",
+            **{package: f"for {use}" for package, use in missing.items()},
+            tries="pip install 'leporello[language]'",
+        )
 
 
 def _read_text(config: Config, source: Source | None, run: Run | None, ranks: Ranks) -> Corpus:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
+from leporello.loop.tracing.attribute_lines import line_that_sets
 
 CELL_LOCK = threading.RLock()  # held by whoever reads the tensors of a cell, or replaces them; not by cached calls
 
@@ -120,9 +121,10 @@ def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _write_refusal(name: str) -> UntraceableStep:
+def _write_refusal(name: str, line: str | None = None) -> UntraceableStep:
     return UntraceableStep(
         f"the step writes to '{name}', which all steps share.",
+        line=line,
         expected="a step that only reads its parameters, buffers and attributes",
         tries=_MAKE_IT_STATE,
     )
@@ -145,7 +147,7 @@ def refuse_replaced(cell: nn.Module, before: Mapping[str, Tensor | None]) -> Non
     after = tensors_of(cell)
     for name in {**before, **after}:
         if name not in before or name not in after or before[name] is not after[name]:
-            raise _write_refusal(name)
+            raise _write_refusal(name, line_that_sets(cell, name))
 
 
 @contextmanager
@@ -164,6 +166,7 @@ def attributes_unchanged(cell: nn.Module) -> Iterator[None]:
     if changed is not None:
         raise UntraceableStep(
             f"the step sets the attribute '{changed}', which all steps share.",
+            line=line_that_sets(cell, changed),
             expected="a step that only reads its parameters, buffers and attributes",
             tries="make it a state leaf if the next step reads it, as lp.Stateful(module, names) does; lp.record shows "
             "values of every step",

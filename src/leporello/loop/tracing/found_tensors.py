@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
+from leporello.loop.construction import ATTRIBUTE
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.state import described
 from leporello.loop.step import FunctionCell
@@ -105,7 +106,7 @@ def _functions_of(module: nn.Module) -> list[Any]:
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-_MANAGED_BY_TORCH = (*_TABLES, "_flat_weights")
+_MANAGED_BY_TORCH = (*_TABLES, "_flat_weights", ATTRIBUTE)
 _LEAVES = (str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, types.ModuleType)
 
 

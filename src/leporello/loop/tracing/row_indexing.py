@@ -82,6 +82,7 @@ def _is_row_number(node: fx.Node, rows: fx.Node) -> bool:
 _KEEP_ROW_NUMBERS = (
     aten.unsqueeze.default,
     aten.view.default,
+    aten._unsafe_view.default,
     aten.expand.default,
     aten.repeat.default,
     aten.clone.default,
@@ -95,7 +96,7 @@ def _places_in_each_row(node: fx.Node, write: GraphWriter) -> int | None:
     None for another value.
     """
     value = node.meta["val"]
-    if node.target is not aten.view.default or value.dim() != 1 or row_axes(value) != [0]:
+    if node.target not in (aten.view.default, aten._unsafe_view.default) or value.dim() != 1 or row_axes(value) != [0]:
         return None
     each = write.family.per_row(value.shape[0])
     return each if isinstance(each, int) and _is_row_number(arguments(node)[0], write.rows) else None

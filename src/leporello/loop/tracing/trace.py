@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._decomp import get_decompositions
 from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from leporello.loop.clock import time
@@ -59,6 +60,7 @@ from leporello.loop.tracing.step_checks import (
     refuse_unread_context,
 )
 from leporello.loop.tracing.trace_errors import UserLines, translated
+from leporello.loop.tracing.unrecorded_writes import UnrecordedWrites
 
 aten = torch.ops.aten
 CLOCK = "call.time"
@@ -259,9 +261,17 @@ def _without_validation() -> Iterator[None]:
     before = Distribution._validate_args
     try:
         Distribution.set_default_validate_args(False)
-        yield
+        with _AllValid():
+            yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+class _AllValid(TorchFunctionMode):
+    """While active, what `validate_args=True` tests holds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return True if func is torch._is_all_true else func(*args, **(kwargs or {}))
 
 
 def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> tuple[_Traced, _Leaves]:
@@ -299,8 +309,17 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             return run(_Fakes(sequences, contexts, invariants, states))
 
     def run(fakes: _Fakes) -> list[Tensor]:
-        with torch.enable_grad(), WithoutAssertions(), UserLines(), FixedMasks(), recording(), observed(cell) as named:
+        with (
+            torch.enable_grad(),
+            WithoutAssertions(),
+            UserLines(),
+            FixedMasks(),
+            recording(),
+            observed(cell) as named,
+            UnrecordedWrites() as writes,
+        ):
             output, after = _flat_step(cell, leaves, fakes)
+            writes.finish((output, after))
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
         refuse_states(leaves.states, after, fakes.states)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
 from leporello.errors import ArgumentError, DeviceMismatch, LeporelloError, UntraceableStep
@@ -55,6 +54,8 @@ def translated(cell: nn.Module, sequences: Named, states: Named, family: FakeTen
 def _as_ours(error: Exception, sequences: Named, states: Named, family: FakeTensorFamily) -> LeporelloError:
     if isinstance(error, LeporelloError):
         return error
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # loaded by every trace
+
     message = str(error)
     if isinstance(error, DynamicOutputShapeException):
         return UntraceableStep(

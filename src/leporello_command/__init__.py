@@ -1,4 +1,7 @@
-"""Entry point of the command `leporello`: says so where typer or rich is missing, then runs the application."""
+"""The command `leporello`, as far as it needs no torch: its list of commands, its version, and what is missing.
+
+A package beside `leporello`, because importing any part of that imports torch, which takes more than a second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ REQUIRED_PACKAGES = ("typer", "rich")
 def main() -> None:
     """Run the command line; exit code 2 where a required package is missing."""
     try:
-        from leporello.cli.app import app  # here, so that a missing package is reported without a traceback
+        from leporello_command.outline import COMMANDS, app  # here, so that a missing package gives no traceback
+
+        if sys.argv[1:] and sys.argv[1] in COMMANDS:
+            from leporello.cli.app import app  # here, because it imports torch
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in REQUIRED_PACKAGES:
             raise

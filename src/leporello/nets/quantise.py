@@ -1,0 +1,385 @@
+"""`quantise`: a network whose matrices are stored in int8 or bfloat16, for inference.
+
+A matrix in int8 has one scale for each of its outputs: W is about stored * scale. The scales are those with the least
+error of the products on the data. Nothing else is rounded: states, biases and sums stay float32.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from leporello.call.arguments import Call
+from leporello.call.plan_cache import rewritten
+from leporello.errors import ArgumentError
+from leporello.loop.cell import Cell, features_of
+from leporello.loop.graph import arguments, copied, function_of
+from leporello.loop.loop import Loop
+from leporello.loop.port import Role
+from leporello.loop.state import Tree, leaves_of
+from leporello.loop.step import place_of, take
+from leporello.loop.value_classes import is_matrix_product, is_view
+from leporello.nets.recurrent import Recurrent
+from leporello.nets.stack import Layers, Stack
+from leporello.text_table import plain_table
+
+aten = torch.ops.aten
+Weights = Literal["int8", "bfloat16"]
+LARGEST = 127  # of int8, so that a range is the same on both sides of zero
+SHRUNK = tuple(1 - 0.04 * step for step in range(16))  # parts of the largest number of a row that are tried as range
+MOST_STEPS = 256  # of the data that are looked at for the scales
+PART_OF = {aten.slice.Tensor, aten.select.int}
+
+
+# ---- the report
+
+
+@dataclass(frozen=True)
+class QuantiseReport:
+    """How far a quantised network is from the network it was made of, on the data.
+
+    weights                       "int8" or "bfloat16"
+    matrices                      names of the parameters that are stored so
+    bytes_before, bytes_after     of these parameters
+    largest_error, mean_error     of the outputs, absolute
+    largest_output                the largest absolute value of an output
+    """
+
+    weights: str
+    matrices: tuple[str, ...]
+    bytes_before: int
+    bytes_after: int
+    largest_error: float
+    mean_error: float
+    largest_output: float
+
+    def __str__(self) -> str:
+        rows = [
+            ["weights", f"{self.weights}: {', '.join(self.matrices)}"],
+            ["memory", f"{self.bytes_before:,} bytes before, {self.bytes_after:,} after"],
+            ["largest error", f"{self.largest_error:.3g}, of outputs up to {self.largest_output:.3g}"],
+            ["mean error", f"{self.mean_error:.3g}"],
+        ]
+        return plain_table(rows, left=(0, 1))
+
+
+# ---- the network
+
+
+class _Step(nn.Module):
+    """The call of a cell, for `functional_call`."""
+
+    is_step = True
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        return take(self.cell, x, state)
+
+
+class _StoredCell(Cell):
+    """A cell that computes some of its matrices from stored ones: stored.to(float) * scale.
+
+    names   of the matrices in the cell
+    """
+
+    def __init__(self, cell: Cell, stored: Mapping[str, tuple[Tensor, Tensor | None]]) -> None:
+        super().__init__()
+        self.own = _Step(copy.deepcopy(cell).requires_grad_(False))
+        self.names = tuple(stored)
+        self.inputs = features_of(cell)
+        self.outputs = getattr(cell, "outputs", None)
+        for name, (numbers, scale) in stored.items():
+            _forget(self.own.cell, name)
+            self.register_buffer(f"{_flat(name)}_stored", numbers)
+            self.register_buffer(f"{_flat(name)}_scale", scale)
+
+    def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
+        result: tuple[Any, Any] = torch.func.functional_call(self.own, self._matrices(), (x, state))
+        return result
+
+    def _matrices(self) -> dict[str, Tensor]:
+        found = {}
+        for name in self.names:
+            wide = getattr(self, f"{_flat(name)}_stored").to(torch.float32)
+            scale = getattr(self, f"{_flat(name)}_scale")
+            found[f"cell.{name}"] = wide if scale is None else wide * scale
+        return found
+
+    def initial_state(self, batch: int, **options: Any) -> Tree:
+        return self.own.cell.initial_state(batch, **options)
+
+    def state_names(self) -> list[str]:
+        return self.own.cell.state_names()
+
+    def feedback_leaf(self) -> str | None:
+        return self.own.cell.feedback_leaf()
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _forget(cell: nn.Module, name: str) -> None:
+    """Replace a parameter, wherever it is, by a zero of the same shape without memory of its own."""
+    value = cell.get_parameter(name)
+    shape = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
+    for module in cell.modules():
+        for own, parameter in list(module._parameters.items()):
+            if parameter is value:
+                del module._parameters[own]
+                module.register_buffer(own, shape, persistent=False)
+
+
+class Quantised(Recurrent):
+    """A network with stored matrices, for inference: it has no gradients.
+
+    report   how far it is from the network it was made of
+    """
+
+    report: QuantiseReport
+
+    def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
+        """As of `lp.Recurrent`, without gradients."""
+        _refuse_gradients(self, inputs, state, arguments.get("context"))
+        with torch.no_grad():
+            return super().forward(inputs, state, **arguments)
+
+    def step(self, x: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
+        """As of `lp.Recurrent`, without gradients."""
+        _refuse_gradients(self, x, state, arguments.get("context"))
+        with torch.no_grad():
+            return super().step(x, state, **arguments)
+
+
+def _refuse_gradients(net: Quantised, *trees: Tree) -> None:
+    if torch.is_grad_enabled() and any(
+        isinstance(leaf, Tensor) and leaf.requires_grad for tree in trees for leaf in leaves_of(tree)
+    ):
+        raise ArgumentError(
+            "a quantised network has no gradients.",
+            cell=place_of(net.cell),
+            came="inputs or a state that require gradients",
+            tries="with torch.no_grad(): ...; or the network it was made of",
+        )
+
+
+def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
+    """A copy of a network with its matrices in int8 or bfloat16: a quarter or half of the memory that a step reads.
+
+    net       lp.Recurrent, lp.Layers of lp.Recurrent, or an lp.Cell; float32, on the CPU
+    data      inputs as for a call, (length, batch, ...): on them scales are chosen, and the error is measured
+    weights   "int8", with a scale for each output; or "bfloat16"
+
+    The engine `cpu` multiplies with the stored numbers as they are; other engines convert them at each call. The copy
+    is an lp.Recurrent for inference, without gradients; `report` says how far it is from the network. `lp.export`
+    writes it as C with int8 constants.
+
+    >>> from leporello.cells import GRU
+    >>> small = quantise(Recurrent(GRU(3, 16)), torch.randn(20, 2, 3))
+    >>> small.report.matrices, small.report.largest_error < 0.1
+    (('U', 'W'), True)
+    """
+    recurrent = _recurrent_of(net)
+    if weights not in ("int8", "bfloat16"):
+        raise ArgumentError("the argument 'weights' is no type.", came=repr(weights), expected='"int8" or "bfloat16"')
+    with torch.no_grad():
+        call = recurrent._checked(data, None)
+        loop = rewritten(recurrent._plan_cache.loop(recurrent.cell, call), recurrent.cell, call)
+        products = _products_with(loop, recurrent.cell)
+        if not products:
+            raise ArgumentError(
+                "the step multiplies with no float32 parameter that could be stored narrower.",
+                cell=place_of(recurrent.cell),
+                expected="x @ W.T, nn.Linear or the like, with parameters in float32",
+            )
+        moments = _moments(loop, call, products) if weights == "int8" else {}
+        stored = {
+            name: _stored(recurrent.cell.get_parameter(name).detach(), uses, moments, weights)
+            for name, uses in products.items()
+        }
+        cell: Any = recurrent.cell
+        small = Quantised(_StoredCell(cell, stored), engine=recurrent.engine, batch_first=recurrent.batch_first)
+        small.train(recurrent.training)
+        small.report = _report(recurrent, small, data, stored, weights)
+    return small
+
+
+def _recurrent_of(net: Any) -> Recurrent:
+    """The network as a Recurrent; refuses what cannot be quantised."""
+    found = net
+    if isinstance(net, Cell):
+        found = Recurrent(net)
+    elif isinstance(net, Layers) and all(isinstance(part, Recurrent) for part in net.nets):
+        first: Any = net.nets[0]
+        cells: list[Any] = [part.cell for part in net.nets]
+        found = Recurrent(Stack(*cells, dropout=net.dropout), engine=first.engine, batch_first=first.batch_first)
+        found.train(net.training)
+    if isinstance(found, Quantised) or not isinstance(found, Recurrent) or not isinstance(found.cell, Cell):
+        raise ArgumentError(
+            "the argument 'net' is nothing that can be quantised.",
+            came=type(net).__name__ + (" of a cell that declares no state" if isinstance(found, Recurrent) else ""),
+            expected="lp.Recurrent of an lp.Cell, lp.Layers of such, or an lp.Cell",
+        )
+    device = next((value.device for value in found.parameters()), torch.device("cpu"))
+    if device.type != "cpu":
+        raise ArgumentError("only networks on the CPU are quantised.", came=str(device), tries="net.cpu()")
+    return found
+
+
+def _report(
+    recurrent: Recurrent, small: Quantised, data: Tree, stored: Mapping[str, Any], weights: str
+) -> QuantiseReport:
+    draws = recurrent.draw(data) or None  # both with the same random numbers
+    before, after = (one(data, draws=draws)[0] for one in (recurrent, small))
+    pairs = list(zip(leaves_of(before), leaves_of(after), strict=True))
+    pairs = [(one.double(), other.double()) for one, other in pairs if isinstance(one, Tensor)]
+    errors = torch.cat([(one - other).abs().flatten() for one, other in pairs])
+    values = [value for pair in stored.values() for value in pair if value is not None]
+    return QuantiseReport(
+        weights=weights,
+        matrices=tuple(stored),
+        bytes_before=sum(4 * pair[0].numel() for pair in stored.values()),
+        bytes_after=sum(value.numel() * value.element_size() for value in values),
+        largest_error=float(errors.max()),
+        mean_error=float(errors.mean()),
+        largest_output=max(float(one.abs().max()) for one, _ in pairs),
+    )
+
+
+# ---- which parameters are multiplied with, and by what
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A product with a parameter.
+
+    row     the other factor
+    inner   the axis of the parameter that is summed over
+    whole   whether the product reads all of the parameter, and so the row has a number for each of its inner axis
+    """
+
+    row: fx.Node
+    row_axis: int
+    inner: int
+    whole: bool
+
+
+def _products_with(loop: Loop, cell: nn.Module) -> dict[str, list[_Use]]:
+    """The float32 parameters of the cell that rows are multiplied with, and how."""
+    ports = dict(zip(loop.placeholders, loop.inputs, strict=True))
+    own = {name for name, value in cell.named_parameters() if value.dtype == torch.float32 and value.dim() >= 2}
+    found: dict[str, list[_Use]] = {}
+    for node in loop.nodes:
+        if not is_matrix_product(node):
+            continue
+        left, right = arguments(node)[-2:]
+        for factor, row, inner, along in ((right, left, -2, -1), (left, right, -1, -2)):
+            origin, axis, whole = _origin(factor, inner)
+            port = ports.get(origin)
+            if port is not None and port.kind == "invariant" and port.name in own and axis is not None:
+                found.setdefault(port.name, []).append(_Use(row, along, axis, whole))
+    return found
+
+
+def _origin(node: fx.Node, axis: int | None) -> tuple[fx.Node, int | None, bool]:
+    """The value that a factor is a view or a part of, an axis of it, and whether it is all of it."""
+    whole = True
+    axis = None if axis is None else axis % node.meta["val"].dim()
+    while (is_view(node) or node.target in PART_OF) and axis is not None:
+        source, operands = arguments(node)[0], arguments(node)[1:]
+        dims = source.meta["val"].dim()
+        if node.target in (aten.t.default, aten.transpose.int):
+            one, other = (0, 1) if node.target is aten.t.default else (operands[0] % dims, operands[1] % dims)
+            axis = other if axis == one else one if axis == other else axis
+        elif node.target is aten.permute.default:
+            axis = operands[0][axis] % dims
+        elif node.target is aten.slice.Tensor:
+            whole = False
+        elif node.target is aten.select.int:
+            whole, axis = False, axis + (axis >= operands[0] % dims)
+        elif node.target is aten.unsqueeze.default:
+            new = operands[0] % (dims + 1)
+            axis = None if axis == new else axis - (axis > new)
+        else:
+            return node, None, False
+        node = source
+    return node, axis, whole
+
+
+def _moments(loop: Loop, call: Call, products: Mapping[str, list[_Use]]) -> dict[fx.Node, Tensor]:
+    """The mean square of each number of the rows that matrices are multiplied with, on the data."""
+    graph, copies = copied(loop.graph)
+    rows = list(dict.fromkeys(use.row for uses in products.values() for use in uses if use.whole))
+    states = [(port.name, node) for port, node in zip(loop.outputs, loop.results, strict=True) if port.kind == "state"]
+    graph.output_node().args = (tuple(copies[node] for node in (*[node for _, node in states], *rows)),)
+    graph.eliminate_dead_code()
+    step = function_of(graph)
+    sequences, now = dict(call.sequences), dict(call.states)
+    sums: dict[fx.Node, Tensor] = {}
+    axes = {use.row: use.row_axis for uses in products.values() for use in uses}
+    length = min(call.length, MOST_STEPS)
+    for time in range(length):
+        values = [_value_of(loop, port, call, time, sequences, now) for port in loop.inputs]
+        results = step(call.batch, *values)
+        now = {name: value for (name, _), value in zip(states, results, strict=False)}
+        for node, value in zip(rows, results[len(states) :], strict=True):
+            square = value.double().square().movedim(axes[node], -1)
+            mean = square.reshape(-1, square.shape[-1]).mean(0)
+            sums[node] = sums[node] + mean if node in sums else mean
+    return {node: value / length for node, value in sums.items()}
+
+
+def _value_of(
+    loop: Loop, port: Any, call: Call, time: int, sequences: Mapping[str, Tensor], states: Mapping[str, Tensor]
+) -> Tensor:
+    if port.kind == "state":
+        return states[port.name]
+    if port.role is Role.TIME:
+        return torch.full((call.batch, 1), time)
+    if port.is_drawn:
+        shape = port.shape_of(1, call.batch)
+        return (torch.rand(shape) if port.distribution == "uniform" else torch.randn(shape)).to(port.dtype)[0]
+    if port.kind == "sequence":
+        return sequences[port.name][time]
+    value = loop.invariant(port.name)
+    assert value is not None, port.name
+    return value.detach()
+
+
+# ---- numbers
+
+
+def _stored(
+    value: Tensor, uses: Iterable[_Use], moments: Mapping[fx.Node, Tensor], weights: str
+) -> tuple[Tensor, Tensor | None]:
+    """A matrix as stored numbers and their scale: one for each output where all products sum over the same axis."""
+    if weights == "bfloat16":
+        return value.to(torch.bfloat16).contiguous(), None
+    uses = list(uses)
+    inner = sorted({use.inner for use in uses})
+    known = [moments[use.row] for use in uses if use.row in moments]
+    weight = torch.ones(())
+    if len(inner) == 1 and known:
+        weight = torch.stack(known).mean(0).float() + 1e-12
+        weight = weight.reshape([-1 if axis == inner[0] else 1 for axis in range(value.dim())])
+    largest = value.abs().amax(inner, keepdim=True)
+    best = torch.full_like(largest, torch.inf)
+    scale = torch.ones_like(largest)
+    for part in SHRUNK:
+        tried = (largest * part / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+        off = ((_rounded(value, tried) * tried - value).square() * weight).sum(inner, keepdim=True)
+        scale = torch.where(off < best, tried, scale)
+        best = torch.minimum(best, off)
+    return _rounded(value, scale).to(torch.int8).contiguous(), scale.contiguous()
+
+
+def _rounded(value: Tensor, scale: Tensor) -> Tensor:
+    return (value / scale).round().clamp(-LARGEST, LARGEST)

@@ -186,6 +186,32 @@ def test_parameters_outside_of_all_transforms_get_gradients() -> None:
         assert_close({k: v.grad[i] for k, v in parameters.items()}, alone, f"network {i}")
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lp.Bidirectional(lp.GRU(3, 4), lp.LSTM(3, 4)),
+        lambda: lp.Summary(lp.LSTM(3, 4), nn.Linear(4, 2)),
+    ],
+)
+def test_other_networks_are_transformed(make: Callable[[], nn.Module]) -> None:
+    net, xs = shaken(make()), torch.randn(3, 5, 2, 3).double()
+    p = {name: value.detach() for name, value in net.named_parameters()}
+    mapped = vmap(grad(loss_of(net)), (None, 0))(p, xs)
+    for i in range(3):
+        net.zero_grad()
+        net(xs[i])[0].square().sum().backward()
+        alone = {name: value.grad for name, value in net.named_parameters()}
+        assert_close({k: v[i] for k, v in mapped.items()}, alone, f"sample {i}")
+
+
+def test_forward_hooks_see_values_under_a_transform() -> None:
+    net, seen = lp.Recurrent(lp.GRU(3, 4)), []
+    handle = net.cell.register_forward_hook(lambda module, given, made: seen.append(made))
+    vmap(lambda x: net(x)[0])(torch.randn(2, 5, 1, 3))
+    handle.remove()
+    assert len(seen) == 5
+
+
 def test_random_numbers_follow_the_randomness_of_vmap() -> None:
     net = lp.Recurrent(lp.ZoneoutLSTM(3, 4, zoneout_h=0.5, zoneout_c=0.5), engine="cpu")
     x = torch.randn(5, 2, 3).expand(3, 5, 2, 3)

@@ -21,24 +21,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.nn.utils.rnn import PackedSequence
 
 from leporello.call.arguments import Call, checked_call
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import OF_EVERY_MODULE
+from leporello.call.exported import run_as_operator
 from leporello.call.graph_arguments import IN_GRAPH, constant, flatten, unflatten
 from leporello.call.inputs import ArgumentAxes, map_tensors
 from leporello.call.plan_cache import Network, detached_for, network_by_handle
 from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, trace_signature
 from leporello.call.stand_in import STAND_IN_ROWS, stand_in
-from leporello.call.values import Results, gather_call, passing_of
+from leporello.call.values import Results, gather_call, gather_function, names_of, passing_of, tree_function
 from leporello.engine.compiled_sweeps import library
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.plan import Plan
 from leporello.engine.registered_plans import RegisteredPlan
-from leporello.errors import ArgumentError, LeporelloError
+from leporello.errors import ArgumentError, EngineRefusal, LeporelloError
 from leporello.gradient.method import Method
-from leporello.loop.state import Tree
+from leporello.loop.state import Tree, without_unknown_types
 from leporello.loop.step import place_of
 from leporello.loop.tracing.cell_tensors import CELL_LOCK, tensors_replaced
 
@@ -91,7 +93,8 @@ def in_graph(
     guard([net, net.gradient, *net.cell.modules()], attributes(net._handle, type(net.gradient).__name__))
     name = register_call(net._handle, skeleton, one_step)
     held = [*net.cell.parameters(), *net.cell.buffers()]
-    results = torch.ops.leporello.recurrence(name, tensors, held, steps)
+    recurrence = exported_recurrence if torch.compiler.is_exporting() else torch.ops.leporello.recurrence
+    results = recurrence(name, tensors, held, steps)
     outputs, final = unflatten(result_skeleton(name), iter(results))
     return outputs, final
 
@@ -229,11 +232,19 @@ def _recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any
 library.impl("recurrence", _recurrence, "CompositeImplicitAutograd")
 
 
+@torch.compiler.allow_in_graph
+def exported_recurrence(name: str, tensors: list[Tensor], held: list[Tensor], steps: Any = None) -> list[Tensor]:
+    """The same for torch.export, which would keep the operator, though no other process knows its call by name."""
+    return _recurrence(name, tensors, held, steps)
+
+
 def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Tensor]) -> Results:
     """Outputs and final state of a call, by a sweep operator; the plan is made at the first call of a signature.
 
     instead   by id of each parameter and buffer of the cell the tensor that stands for it in the graph
     """
+    if torch.compiler.is_exporting():
+        return _exported(net, call, instead)
     _refuse_method(net)
     key = (trace_signature(call, fixed_axes(call)), plan_signature(call, net.cell))
     if key not in graph_call.cached:
@@ -254,6 +265,27 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     return cached.in_trees(results)
 
 
+def _exported(net: Network, call: Call, instead: dict[int, Tensor]) -> Results:
+    """The same by an operator that carries the Loop."""
+    plan = _planned(net, call, grad=False)
+    _refuse_found(net, plan)
+    loop = plan.loop
+    if loop.traced_for_one_batch:
+        raise EngineRefusal(
+            "a step that depends on the number of rows is not exported.",
+            cell=place_of(net.cell),
+            because=loop.batch_interaction,
+            tries="compute over features only",
+        )
+    inputs = tuple(port for port in loop.inputs if port.name not in loop.constants or port.kind != "invariant")
+    gather = gather_function(loop.replace(inputs=inputs), *names_of(call))
+    with CELL_LOCK, tensors_replaced(net.cell, instead):
+        values = gather_call(gather, loop, call)
+    results = run_as_operator(plan, net.engine, call.length, call.batch, values)
+    outputs, final = tree_function(loop)(results)
+    return outputs, without_unknown_types(final)
+
+
 def _refuse_found(net: Network, plan: Plan) -> None:
     """Refuse a step that reads tensors which are no parameters or buffers: a graph could not see them change."""
     names = list(plan.loop.found)
@@ -265,17 +297,24 @@ def _refuse_found(net: Network, plan: Plan) -> None:
         )
 
 
-def _planned(net: Network, call: Call) -> Plan:
+def _planned(net: Network, call: Call, *, grad: bool = True) -> Plan:
     """The plan of a call whose tensors hold no values.
 
     A plan depends on shapes and dtypes alone: a like call on small tensors of zeros is planned instead, in a fresh
     thread, outside of torch's tracing modes. The batch is looked at only for a step that decides by it.
+
+    grad   whether gradients are wanted where they are not switched off
     """
-    grad, cast, zeros = torch.is_grad_enabled(), autocast_mode(call.device), stand_in(call)
+    grad, cast, zeros = grad and torch.is_grad_enabled(), autocast_mode(call.device), stand_in(call)
 
     def planned(rows: int) -> Plan:
         autocast: Any = nullcontext() if cast is None else torch.autocast(call.device.type, cast)
-        with torch.set_grad_enabled(grad), autocast:
+        with (
+            torch.set_grad_enabled(grad),
+            autocast,
+            CELL_LOCK,
+            tensors_replaced(net.cell, _numbers_for_fakes(net.cell)),
+        ):
             return net._plan_cache.plan(net.cell, zeros(rows), net.gradient, net.engine, free=False)[0]
 
     plan = in_fresh_thread(lambda: planned(STAND_IN_ROWS))
@@ -283,6 +322,17 @@ def _planned(net: Network, call: Call) -> Plan:
         rows = int(call.batch)
         plan = in_fresh_thread(lambda: planned(rows))
     return plan
+
+
+def _numbers_for_fakes(cell: nn.Module) -> dict[int, Tensor]:
+    """By id, random tensors in the place of those parameters and buffers that hold no values.
+
+    torch.export replaces all of them while it does not read the code itself (strict=False). Only the test that rows of
+    the batch do not interact reads their values.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    fakes = [tensor for tensor in (*cell.parameters(), *cell.buffers()) if isinstance(tensor, FakeTensor)]
+    return {id(fake): torch.rand(tuple(fake.shape), generator=numbers).to(fake.device, fake.dtype) for fake in fakes}
 
 
 # ---- what is refused

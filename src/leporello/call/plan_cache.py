@@ -231,12 +231,13 @@ def prepared(
     wanted: tuple[bool, ...],
     gradient: Method,
     engine: str,
-    cell: nn.Module,
+    cell: nn.Module | None,
     before: Sequence[PassRecord] = (),
 ) -> tuple[Plan, Choice]:
     """A plan whose engine has shown that it can run the Loop both ways; where it cannot, "auto" tries the next one.
 
     wanted   for each input of the Loop whether it has a gradient
+    cell     whose Loop it is, for errors; None where it is not known
     before   the passes that led to the Loop
     """
     refused: list[tuple[str, str]] = []
@@ -252,7 +253,7 @@ def prepared(
             gradient.prepare(plan)
         except EngineRefusal as refusal:
             if engine != "auto":
-                refusal.place(cell=place_of(cell))
+                refusal.place(cell=None if cell is None else place_of(cell))
                 raise
             refused.append((choice.engine, refusal.what))
         else:

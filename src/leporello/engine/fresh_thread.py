@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 Result = TypeVar("Result")
 
 
@@ -20,8 +22,9 @@ def in_fresh_thread(function: Callable[[], Result]) -> Result:
             outcome.extend((False, error))
 
     thread = threading.Thread(target=run, name="leporello")
-    thread.start()
-    thread.join()
+    with _disable_current_modes():  # torch.export has modes that are those of all threads
+        thread.start()
+        thread.join()
     worked, result = outcome
     if not worked:
         raise result

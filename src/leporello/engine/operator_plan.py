@@ -95,6 +95,17 @@ class OperatorPlan:
             (values["state", state], outputs["sequence", name]) for state, name in self.plan.saved.befores.items()
         )
 
+    def with_constants(self, places: Sequence[int], values: Sequence[Tensor]) -> list[Any]:
+        """Values in the order of the Loop's inputs, with its constants; None for inputs that are neither.
+
+        places   the index of each value
+        """
+        loop = self.plan.loop
+        inputs: list[Any] = [loop.constants.get(port.name) for port in loop.inputs]
+        for place, value in zip(places, values, strict=True):
+            inputs[place] = value
+        return inputs
+
     def run_plain(self, length: int, batch: int, values: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of the Loop, from the values of all its inputs, contiguous; no gradient is wanted."""
         plan = self.plan

@@ -10,7 +10,6 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,17 +37,6 @@ class RegisteredPlan(OperatorPlan):
     def has_keepalive(self) -> bool:
         """Whether the forward operator returns one tensor more, which keeps the plan alive until the backward pass."""
         return self.trains and all(torch.empty(0, device=port.device).is_cpu for port in self.plan.loop.inputs)
-
-    def with_constants(self, places: Sequence[int], values: Sequence[Tensor]) -> list[Any]:
-        """Values in the order of the Loop's inputs, with its constants; None for inputs that are neither.
-
-        places   the index of each value
-        """
-        loop = self.plan.loop
-        inputs: list[Any] = [loop.constants.get(port.name) for port in loop.inputs]
-        for place, value in zip(places, values, strict=True):
-            inputs[place] = value
-        return inputs
 
     def all_with_constants(self, values: Sequence[Tensor]) -> list[Tensor]:
         """All inputs of the Loop, from those that are passed (`handed`), which are made contiguous."""

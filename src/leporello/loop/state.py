@@ -29,11 +29,22 @@ def state_type(names: tuple[str, ...]) -> type:
     return _state_types.setdefault(names, state)
 
 
+def without_unknown_types(tree: Tree) -> Tree:
+    """The tree with a plain tuple for each state whose type a process that loads a file of torch.export lacks."""
+    if isinstance(tree, tuple) and type(tree) in _state_types.values() and type(tree) is not KNOWN_IN_FILES:
+        return tuple(map(without_unknown_types, tree))
+    if type(tree) is tuple:
+        return tuple(map(without_unknown_types, tree))
+    return tree
+
+
 def _unpickled(names: tuple[str, ...], values: tuple) -> Any:
     return state_type(names)(*values)
 
 
 torch.serialization.add_safe_globals([_unpickled])  # torch.load reads states with weights_only, its default
+KNOWN_IN_FILES = state_type(("h", "c"))  # of an LSTM: every process that imports leporello has it
+pytree._register_namedtuple(KNOWN_IN_FILES, serialized_type_name="leporello.State(h, c)")
 
 
 def state_of(names: Sequence[str], values: Sequence[Any]) -> Tree:

@@ -106,7 +106,7 @@ class Bidirectional(Constructed, nn.Module):
                 expected="(forward state, backward state)",
             )
         first, second = (None, None) if state is None else state
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             from leporello.call.compiled import common_call  # loads torch._dynamo, which only a compiler needs
 
             call = common_call(inputs, lengths, resets, ArgumentAxes(batch_first=self.batch_first))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 import torch
 from torch import Tensor, nn
 
+from leporello.call import exported, graph_arguments  # noqa: F401  files of torch.export need their operators
 from leporello.call.arguments import Call, checked_call, repacked
 from leporello.call.cached_call import CachedCall
 from leporello.call.checks import EAGER
@@ -133,7 +134,7 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
         """
         if gradient is not None:
             refuse_no_method(gradient)
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             arguments = (inputs, state, lengths, resets, targets, forcing, draws, steps)
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
@@ -198,7 +199,7 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
         context: Tree = None,
     ) -> tuple[Output, State]:
         """One step: output and next state. Arguments as in a call, without the length axis."""
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_compiling():
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None

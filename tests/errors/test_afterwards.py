@@ -99,7 +99,7 @@ FLAWS = [
     steps.Counts,
     steps.Appends,
     steps.FailingFunction,
-    steps.SharedNoise,
+    steps.NoiseOnItsSide,
     steps.OneResult,
     steps.Grows,
     steps.Pairs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -16,10 +17,18 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 @dataclass(frozen=True)
 class Decision:
-    """A question about a size whose answer is another one where the size is 1, and the place that asks."""
+    """A question about a size whose answer is another one where the size is 1, and the line that asks.
+
+    A list of them can stand beside torch's guards: these have an expression and a place, too.
+    """
 
     expr: sympy.Basic
-    sloc: Any
+    framework_loc: traceback.FrameSummary | None
+
+    @property
+    def sloc(self) -> Decision:
+        """The place of the question."""
+        return self
 
 
 class Shapes(ShapeEnv):
@@ -42,7 +51,7 @@ class Shapes(ShapeEnv):
         if isinstance(orig_expr, sympy.Basic) and value in (sympy.true, sympy.false) and _is_asked_outside_torch():
             for symbol in orig_expr.free_symbols:
                 if orig_expr.subs(symbol, 1) not in (value, orig_expr):
-                    self.at_one.append(Decision(orig_expr, self._get_sloc()))
+                    self.at_one.append(Decision(orig_expr, self._users_line()))
         return value
 
     def free_size(self, name: str, example: int) -> Any:
@@ -50,6 +59,10 @@ class Shapes(ShapeEnv):
         source = ConstantSource(name)
         symbol = self.create_symbol(example, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
         return self.create_symintnode(symbol, hint=example, source=source)
+
+    def _users_line(self) -> traceback.FrameSummary | None:
+        frame = self._get_user_frame()
+        return None if frame is None else traceback.extract_stack(frame, limit=1)[0]
 
     def _get_user_frame(self) -> FrameType | None:
         own = inspect.currentframe()

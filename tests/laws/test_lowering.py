@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leporello as lp
-from leporello.rewrite import differentiate
+from leporello.rewrite import differentiate, rows_for_draws
 from tests.kernel.lowered import assert_lowered_equals_graph
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
@@ -25,7 +25,7 @@ def test_lowered_insides_run_by_the_interpreter_equal_the_graph_in_any_order_of_
     def law(case: Case) -> None:
         cell, arguments = cell_of(case.program), case.arguments
         tensors = tensors_of(case, cell)
-        loop = lp.Recurrent(cell).fold(tensors.inputs, tensors.state, **tensors.options)
+        loop = rows_for_draws(lp.Recurrent(cell).fold(tensors.inputs, tensors.state, **tensors.options))
         try:
             for sweep in (loop, differentiate(loop)):
                 assert_lowered_equals_graph(sweep, arguments.length, arguments.batch, arguments.seed)

@@ -16,7 +16,7 @@ from leporello.loop.graph import function_of
 from leporello.loop.port import Port
 from leporello.loop.stages import Split
 from leporello.loop.value_classes import ValueClass, is_view
-from leporello.rewrite import differentiate
+from leporello.rewrite import differentiate, rows_for_draws
 from tests.close import assert_close
 from tests.laws.calls import Case, cases, tensors_of
 from tests.laws.examples import cells
@@ -32,7 +32,7 @@ ROWS = 3
 def test_stages_cover_every_value_and_gradients_are_those_of_autograd(case: Case) -> None:
     cell = cell_of(case.program)
     tensors = tensors_of(case, cell)
-    loop = lp.Recurrent(cell).fold(tensors.inputs, tensors.state, **tensors.options)
+    loop = rows_for_draws(lp.Recurrent(cell).fold(tensors.inputs, tensors.state, **tensors.options))
     backward = differentiate(loop)
     for found in (loop, backward):
         split = found.split()

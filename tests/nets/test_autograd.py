@@ -171,6 +171,21 @@ def test_gradients_of_gradients_are_those_of_the_plain_loop(engine: str) -> None
     close(got, torch.autograd.grad(penalty(wanted), sources, allow_unused=True))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_step_without_a_state_whose_product_reads_joined_values_has_second_derivatives(engine: str) -> None:
+    first, second = nn.Linear(3, 4).double(), nn.Linear(7, 2).double()
+    step = lambda x, state: (second(torch.cat([x, first(x)], -1)), state)  # noqa: E731
+    x = normal(7, 5, 3, grad=True)
+    sources = [x, *first.parameters(), *second.parameters()]
+
+    def twice(outputs: Tensor) -> list[Tensor]:
+        once = torch.autograd.grad(outputs.square().sum(), sources, create_graph=True)
+        return list(torch.autograd.grad(sum(gradient.square().sum() for gradient in once), sources))
+
+    found = twice(lp.Recurrent(step, engine=engine)(x, ())[0])
+    close(found, twice(torch.stack([step(row, ())[0] for row in x])))
+
+
 def test_hooks_on_outputs_and_parameters_are_called() -> None:
     net, seen = lp.Recurrent(shaken(lp.GRU(3, 4))), []
     outputs, _ = net(normal(4, 2, 3))

@@ -7,7 +7,7 @@ from torch import nn
 
 import leporello as lp
 from leporello.errors import ArgumentError, EngineRefusal, UntraceableStep
-from leporello.rewrite.rows_for_draws import MAX_NUMBERS
+from leporello.rewrite.rows_for_draws import MAX_NUMBERS, rows_for_draws
 from tests.nets.twins import ALL, ENGINES, agrees_with_the_plain_loop, close, normal, shaken, somewhere, thoroughly
 
 LENGTH, BATCH = 7, 5
@@ -126,6 +126,14 @@ def test_draws_have_no_batch_axis_in_calls_steps_and_strips(engine):
         net.step(x[0], draws=[draw[0] for draw in draws[:4]] + [draws[4][:1], draws[5][0]])
     with pytest.raises(ArgumentError, match=r"draws\[2\] has the wrong form[\s\S]*normal float32 \(7, 6\)"):
         net(x, draws=[*draws[:2], draws[2][:, None].expand(7, 5, 6), *draws[3:]])
+
+
+def test_the_loop_is_split_behind_the_rewrite_alone():
+    loop = lp.Recurrent(Shared()).fold(torch.randn(LENGTH, BATCH, 3))
+    with pytest.raises(EngineRefusal, match=r"rows_for_draws\(loop\)"):
+        loop.split()
+    assert len(rows_for_draws(loop).split().insides) == 1
+    assert [port.shape for port in loop.inputs if port.is_shared_draw] == [(6, 6), (6, 3), (6,), (1, 6), ()]
 
 
 class Wide(lp.Cell):

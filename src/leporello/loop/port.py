@@ -114,6 +114,11 @@ class Port:
         """Whether it holds random numbers: of each step, or of the whole call."""
         return self.kind == "draw" or self.role is Role.ONE_DRAW
 
+    @property
+    def is_shared_draw(self) -> bool:
+        """Whether it holds random numbers of each step that all rows share, without a row axis."""
+        return self.kind == "draw" and not self.rows
+
     def shape_of(self, length: Any, batch: Any) -> tuple[Any, ...]:
         """The shape of its value for a call: steps in front where it has one value a step, then rows.
 

@@ -41,7 +41,7 @@ def split(loop: Loop, drawn_in: Callable[[fx.Node], bool] | None = None) -> Spli
                its argument: fused into the inside it saves a pass over memory. By default none may
     """
     loop = _one_class_per_operator(part(without_own_gradients(loop)))
-    _refuse_lost_rows(loop)
+    _refuse_without_rows(loop)
     kinds = classes(loop)
     _refuse_rows_with_sums(kinds)
     order = varying_components(loop, kinds)
@@ -63,7 +63,7 @@ def whole_step(loop: Loop, stored: Collection[torch.dtype] = ()) -> Split:
     The stage "once" is what is made of invariants alone. All outputs and states are in the inside, in their order.
     """
     loop = without_own_gradients(loop)
-    _refuse_lost_rows(loop)
+    _refuse_without_rows(loop)
     kinds = classes(loop, changing=True)
     once = StageGraphs("once", loop, kinds)
     inside = StageGraphs("inside", loop, kinds, lambda node: node.all_input_nodes[0].meta["val"].dtype in stored)
@@ -82,8 +82,15 @@ def whole_step(loop: Loop, stored: Collection[torch.dtype] = ()) -> Split:
     return Split(loop=loop, stages=(once.stage(), stage), classes=kinds)
 
 
-def _refuse_lost_rows(loop: Loop) -> None:
-    """Refuse a view of a value without elements, in whose sizes the rows, times nothing, are gone."""
+def _refuse_without_rows(loop: Loop) -> None:
+    """Refuse random numbers of a step that rows share, and a view of a value without elements, in whose sizes the rows,
+    times nothing, are gone."""
+    if any(port.is_shared_draw for port in loop.inputs):
+        raise EngineRefusal(
+            "stages have rows, and all rows share random numbers of this step.",
+            loop=loop.name,
+            tries="leporello.rewrite.rows_for_draws(loop) first, as engines do",
+        )
     for node in loop.nodes:
         value = node.meta["val"]
         if not is_view(node) or not isinstance(value, Tensor) or has_rows(value):

@@ -11,6 +11,7 @@ from leporello.rewrite.forward_in_time.rank_one import rank_one
 from leporello.rewrite.mask import mask
 from leporello.rewrite.prune import prune
 from leporello.rewrite.reset import reset
+from leporello.rewrite.rows_for_draws import rows_for_draws
 from leporello.rewrite.sample import sample
 from leporello.rewrite.save import save
 from leporello.rewrite.tabulate import tabulate
@@ -28,6 +29,7 @@ __all__ = [
     "prune",
     "rank_one",
     "reset",
+    "rows_for_draws",
     "sample",
     "save",
     "tabulate",

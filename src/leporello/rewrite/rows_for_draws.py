@@ -32,25 +32,23 @@ _REPLACEMENTS = {target: instead for target, instead in VMAP_REPLACEMENTS.items(
 
 def has_shared_draws(loop: Loop) -> bool:
     """Whether rows share random numbers of a step."""
-    return any(map(_is_shared, loop.inputs))
-
-
-def _is_shared(port: Port) -> bool:
-    return port.kind == "draw" and not port.rows
+    return any(port.is_shared_draw for port in loop.inputs)
 
 
 def rows_for_draws(loop: Loop) -> Loop:
     """The Loop with a row axis on every draw, and the role SHARED_DRAW on those that had none.
 
-    Refused where a value that is made of such draws has more than `MAX_NUMBERS` numbers, which each row would hold, and
-    where torch cannot map an operator.
+    A Loop without such draws is returned as it is. Refused where a value that is made of them has more than
+    `MAX_NUMBERS` numbers, which each row would hold, and where torch cannot map an operator.
     """
+    if not has_shared_draws(loop):
+        return loop
     shared = _shared_values(loop)
     for node in shared:
         largest = max(count_of(value) for value in pytree.tree_leaves(node.meta["val"]) if isinstance(value, Tensor))
         if largest > MAX_NUMBERS:
             raise _refusal(node, f"{largest:,} numbers are more than the {MAX_NUMBERS:,} that are copied for each row")
-    ports = [replace(port, rows=True, role=Role.SHARED_DRAW) if _is_shared(port) else port for port in loop.inputs]
+    ports = [replace(port, rows=True, role=Role.SHARED_DRAW) if port.is_shared_draw else port for port in loop.inputs]
     step = _MappedStep(loop, shared)
     try:
         with kept():
@@ -74,7 +72,7 @@ def rows_for_draws(loop: Loop) -> Loop:
 
 def _shared_values(loop: Loop) -> dict[fx.Node, None]:
     """The values without rows that are made of shared draws, in order."""
-    shared = {node: None for port, node in zip(loop.inputs, loop.placeholders, strict=True) if _is_shared(port)}
+    shared = {node: None for port, node in zip(loop.inputs, loop.placeholders, strict=True) if port.is_shared_draw}
     for node in loop.nodes:
         if any(source in shared for source in node.all_input_nodes) and not has_rows(node.meta["val"]):
             shared[node] = None

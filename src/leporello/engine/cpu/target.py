@@ -52,10 +52,9 @@ def is_drawn_in(node: fx.Node) -> bool:
     name = short(node)
     if name in ("mm", "addmm"):
         left, right = arguments(node)[-2:]
-        large = count_of(right.meta["val"]) > MAX_INSIDE_MATRIX_ELEMENTS and not is_stored_narrower(right)
-        if has_rows(right.meta["val"]) or large:
+        if has_rows(right.meta["val"]) or not has_rows(left.meta["val"]):
             return False
-        return has_rows(left.meta["val"])
+        return count_of(right.meta["val"]) <= MAX_INSIDE_MATRIX_ELEMENTS or is_stored_narrower(right)
     if name == "sum" and not has_rows(node.meta["val"]):
         return is_wide_row_sum(node)
     if name in ("sum", "mean"):

@@ -55,6 +55,8 @@ def rows_for_draws(loop: Loop) -> Loop:
             graph, constants = trace_every_batch(step, ports, loop.family)
     except NotForEveryBatch as error:
         raise _refusal(step.at or next(iter(shared)), f"torch cannot map it over rows ({error})") from error
+    names = {name: f"{name}:{len(loop.constants)}" for name in constants}  # the loop has names of that form itself
+    constants = {names[name]: value for name, value in constants.items()}
     ports += [Port("invariant", name, tuple(c.shape), c.dtype, c.device, rows=False) for name, c in constants.items()]
     values = results(graph)
     named = {node.meta["label"]: value for node, value in zip(step.labelled, values[len(loop.outputs) :], strict=True)}

@@ -200,3 +200,25 @@ def test_a_decision_by_a_shared_number_is_refused_at_its_line():
 
     with pytest.raises(UntraceableStep, match=r"if torch\.rand\(\(\)\) < 0\.5"):
         lp.Recurrent(step)(torch.randn(LENGTH, BATCH, 3), torch.zeros(BATCH, 1))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("grad", [True, False])
+def test_cached_calls_and_steps_take_draws(engine, grad):
+    net, x = net_of(Shared, engine), normal(LENGTH, BATCH, 3)
+    one, other = net.draw(x), net.draw(x)
+    first, second = [draw[0] for draw in one], [draw[0] for draw in other]
+    with torch.set_grad_enabled(grad):
+        before = [net(x, draws=one), net(x, draws=other), net.step(x[0], draws=first), net.step(x[0], draws=second)]
+        assert not torch.equal(before[0][0], before[1][0])
+        called = net._plan_cache.recent
+        after = [net(x, draws=one), net(x, draws=other), net.step(x[0], draws=first), net.step(x[0], draws=second)]
+        assert net._plan_cache.recent is called
+        for found, wanted in zip(after, before, strict=True):
+            close(found, wanted, 0)
+        wrong = first[:5]
+        with pytest.raises(ArgumentError, match="wrong number of tensors"):
+            net.step(x[0], draws=wrong)
+        with pytest.raises(ArgumentError, match=r"draws\[5\] has the wrong form"):
+            net.step(x[0], draws=[*wrong, first[5][:2]])
+        close(net.step(x[0], draws=first), before[2], 0)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from leporello.call.arguments import Call, checked_forcing
 from leporello.call.cell_key import unchanged_since_now
-from leporello.call.checks import checked_context, checked_lengths, checked_mask
+from leporello.call.checks import checked_context, checked_lengths, checked_mask, fitting_draws
 from leporello.call.initial_state import fresh_state, reset_state
 from leporello.call.inputs import ArgumentAxes, is_floating, map_tensors, state_options
 from leporello.call.signature import autocast_mode
@@ -78,6 +78,7 @@ class CachedCall:
         self.gather = gather_function(plan.loop.replace(inputs=ports), self.names, self.state_names)
         self.in_trees = tree_function(plan.loop)
         self.reads_time = reads_time(plan.loop)
+        self.drawn = [port for port in ports if port.is_drawn]
         # the state
         self.state_options = state_options(cell, call.sequences, call.state)
         self.flat = isinstance(call.state, tuple) and all(isinstance(leaf, Tensor) for leaf in call.state)
@@ -110,16 +111,19 @@ class CachedCall:
         context: Tree = None,
         targets: Any = None,
         forcing: Any = None,
+        draws: Any = None,
+        one_step: bool = False,
     ) -> Results | None:
         """Outputs and final state of a call with this signature; None if it must be checked and planned again.
 
-        inputs   (length, batch, ...)
+        inputs     (length, batch, ...)
+        one_step   whether the draws come without the length axis
         """
         length, batch = inputs.shape[:2]
         if not length or not batch:
             return None
         forced = None if targets is None else (targets, forcing)
-        gathered = self.values((inputs,), state, length, batch, lengths, resets, context, forced)
+        gathered = self.values((inputs,), state, length, batch, lengths, resets, context, forced, draws, one_step)
         if gathered is None:
             return None
         values, extra = gathered
@@ -129,16 +133,16 @@ class CachedCall:
             return self.in_trees(self.trained(self.plan, values, length, batch, passing))
         return self.in_trees(self.plain(self.plan, values, length, batch))
 
-    def step(self, x: Tensor, state: Tree, context: Tree = None) -> Results | None:
+    def step(self, x: Tensor, state: Tree, context: Tree = None, draws: Any = None) -> Results | None:
         """Output and next state of one step with this signature; None if it must be checked and planned again.
 
         x   (batch, ...)
         """
         if self.one_step is None:
-            results = self.run(x.unsqueeze(0), state, context=context)
+            results = self.run(x.unsqueeze(0), state, context=context, draws=draws, one_step=True)
             return None if results is None else (map_tensors(_without_length, results[0]), results[1])
         batch = x.shape[0]
-        gathered = self.values((x,), state, 1, batch, context=context) if batch else None
+        gathered = self.values((x,), state, 1, batch, context=context, draws=draws, one_step=True) if batch else None
         if gathered is None:
             return None
         values, extra = gathered
@@ -166,12 +170,15 @@ class CachedCall:
         resets: Any = None,
         context: Tree = None,
         forced: tuple[Any, Any] | None = None,
+        draws: Any = None,
+        one_step: bool = False,
     ) -> tuple[list[Tensor], Extra | None] | None:
         """The values of the loop's inputs, and what the rewrites read (None where they read nothing).
 
-        None if the cell has changed, or if lengths, resets, context, targets or batches are wrong.
+        None if the cell has changed, or if lengths, resets, context, targets, draws or batches are wrong.
 
-        forced   targets and forcing of a call that has them
+        forced     targets and forcing of a call that has them
+        one_step   whether the draws come without the length axis
 
         No lock is taken. If another thread replaces the tensors of some cell meanwhile, everything is read once more;
         if it replaces those of this cell, the result is None, and the caller takes the lock and waits.
@@ -186,13 +193,17 @@ class CachedCall:
                 states = self._states_before(state, batch)
                 if states is None:
                     return None
-                extra = None
+                extra, numbers = None, None
                 if not (lengths is resets is context is forced is None) or self.reads_time:
                     extra = self._extra(sequences[0], length, batch, states, lengths, resets, context, forced)
                     if extra is None:
                         return None
                     batch = counted(batch, self.plan.loop, extra)
-                values = self.gather(sequences, states, extra, None, length, batch)
+                if draws is not None:
+                    numbers = fitting_draws(draws, self.drawn, length, batch, one_step=one_step)
+                    if numbers is None:
+                        return None
+                values = self.gather(sequences, states, extra, numbers, length, batch)
             except Exception:
                 if replacements.modules is replaced:
                     raise

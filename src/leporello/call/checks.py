@@ -276,36 +276,57 @@ def checked_targets(
     )
 
 
-def checked_draws(
+def fitting_draws(
     draws: Any, ports: Sequence[Port], length: int, batch: int, *, one_step: bool = False
-) -> list[Tensor]:
-    """The argument `draws` as a list; raises unless it has one tensor for each draw of the step, in its form.
+) -> list[Tensor] | None:
+    """The argument `draws` as a list; None unless it has one tensor for each draw of the step, in its form.
 
     ports      the draws of the step
     one_step   whether they come without the length axis, which the result has
     """
-    singles = [one_step and port.kind == "draw" for port in ports]
-    shapes = [port.drawn_shape(length, batch)[single:] for port, single in zip(ports, singles, strict=True)]
+    if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):
+        return None
+    values = []
+    for draw, port in zip(draws, ports, strict=True):
+        if not isinstance(draw, Tensor) or (draw.dtype, draw.device) != (port.dtype, port.device):
+            return None
+        value = draw.unsqueeze(0) if one_step and port.kind == "draw" else draw
+        if tuple(value.shape) != port.drawn_shape(length, batch):
+            return None
+        values.append(value)
+    return values
+
+
+def checked_draws(
+    draws: Any, ports: Sequence[Port], length: int, batch: int, *, one_step: bool = False
+) -> list[Tensor]:
+    """`fitting_draws`; raises where they do not fit."""
+    values = fitting_draws(draws, ports, length, batch, one_step=one_step)
+    if values is not None:
+        return values
+    shapes = [port.drawn_shape(length, batch)[one_step and port.kind == "draw" :] for port in ports]
     wanted = [
         f"{port.distribution} {dtype_name(port.dtype)} {shape}" for port, shape in zip(ports, shapes, strict=True)
     ]
-    expected = ", ".join(wanted) or "none: this step draws no random numbers"
     if not isinstance(draws, (list, tuple)) or len(draws) != len(ports):
+        expected = ", ".join(wanted) or "none: this step draws no random numbers"
         raise ArgumentError(
             "the argument 'draws' has the wrong number of tensors.",
             came=str(len(draws)) if isinstance(draws, (list, tuple)) else described(draws),
             expected=f"a list of {len(ports)}: {expected}" if ports else expected,
             tries="net.draw(inputs, ...) makes them",
         )
-    for index, (draw, port) in enumerate(zip(draws, ports, strict=True)):
-        form = (shapes[index], port.dtype, port.device)
-        fits = isinstance(draw, Tensor) and (tuple(draw.shape), draw.dtype, draw.device) == form
-        if not fits:
-            where = f" on {draw.device}" if isinstance(draw, Tensor) and draw.device != port.device else ""
-            raise ArgumentError(
-                f"draws[{index}] has the wrong form.",
-                came=described(draw) + where,
-                expected=wanted[index] + (f" on {port.device}" if where else ""),
-                tries="net.draw(inputs, ...) makes them",
-            )
-    return [draw.unsqueeze(0) if single else draw for draw, single in zip(draws, singles, strict=True)]
+    forms = [(shape, port.dtype, port.device) for shape, port in zip(shapes, ports, strict=True)]
+    index, draw = next(
+        (index, draw)
+        for index, draw in enumerate(draws)
+        if not isinstance(draw, Tensor) or (tuple(draw.shape), draw.dtype, draw.device) != forms[index]
+    )
+    device = ports[index].device
+    where = f" on {draw.device}" if isinstance(draw, Tensor) and draw.device != device else ""
+    raise ArgumentError(
+        f"draws[{index}] has the wrong form.",
+        came=described(draw) + where,
+        expected=wanted[index] + (f" on {device}" if where else ""),
+        tries="net.draw(inputs, ...) makes them",
+    )

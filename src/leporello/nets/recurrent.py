@@ -139,17 +139,17 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
             return _graph_call(self, *arguments, time=time, context=context, gradient=gradient)
         gradient = self.gradient if gradient is None else gradient
         key, results = None, None
-        if steps is None and draws is None and time is None and not is_transforming():
+        if steps is None and time is None and not is_transforming():
             before = batch_in_front(self.cell, state)
             fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
             key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
             cached = self._cached(key)
             if cached is not None:
+                x, masks = inputs, resets
                 if self.batch_first:
                     fed_back = {name: time_first(value) for name, value in fed_back.items()}
-                    results = cached.run(time_first(inputs), state, lengths, time_first(resets), context, **fed_back)
-                else:
-                    results = cached.run(inputs, state, lengths, resets, context, **fed_back)
+                    x, masks = time_first(inputs), time_first(resets)
+                results = cached.run(x, state, lengths, masks, context, draws=draws, **fed_back)
         if results is None and has_forward_hooks(self.cell):
             (outputs, calls), state = self._observed()(
                 inputs,
@@ -203,13 +203,13 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
             arguments = (x, state, None, reset, target, forcing, draws)
             return _graph_call(self, *arguments, time=time, context=context, one_step=True)
         key = None
-        plain = reset is None and target is None and forcing is None and draws is None and time is None
+        plain = reset is None and target is None and forcing is None and time is None
         if plain and not is_transforming():
             key = signature(
                 x, batch_in_front(self.cell, state), None, None, context, self.engine, self.gradient, one_step=True
             )
             cached = self._cached(key)
-            results = None if cached is None else cached.step(x, state, context)
+            results = None if cached is None else cached.step(x, state, context, draws)
             if results is not None:
                 return results
         if has_forward_hooks(self.cell):

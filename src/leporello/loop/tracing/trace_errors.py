@@ -31,8 +31,8 @@ from leporello.loop.step import place_of
 
 Named = Sequence[tuple[str, Tensor]]
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
-_OUR_FOLDER = str(Path(__file__).parent.parent)
-_CELLS_FOLDER = str(Path(__file__).parent.parent / "cells")
+_OUR_FOLDER = str(Path(__file__).parents[2])
+_CELLS_FOLDER = str(Path(__file__).parents[2] / "cells")
 _PYTHON_FOLDER = sysconfig.get_paths()["stdlib"]
 _GRAPH_IS_FIXED = "numbers differ from row to row and from step to step, and the graph of a step is made once"
 
@@ -175,13 +175,13 @@ class UserLines(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         node, line = graph._root.prev, None
         while node is not before and node is not graph._root:  # from the newest node back to those that were there
-            line = line or _current_line()
+            line = line or current_line()
             node.meta.setdefault("line", line)
             node = node.prev
         return result
 
 
-def _current_line() -> str | None:
+def current_line() -> str | None:
     """`my_cell.py, line 12: y = torch.remainder(x, 2)`, of the innermost frame that is the user's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

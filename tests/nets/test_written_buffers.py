@@ -118,7 +118,8 @@ def test_outputs_gradients_and_buffers_are_those_of_a_plain_loop(make: Callable[
     for length, batch in ((6, 5), (1, 2), (6, 5), (3, 7)):
         inputs = normal(length, batch)
         found, wanted = net(inputs), plain(by_hand, inputs)
-        assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+        assert torch.equal(found[0], wanted[0])
+        assert torch.equal(found[1], wanted[1])
         before, after = buffers(by_hand), buffers(cell)
         assert all(torch.equal(after[name], before[name]) for name in before)
         for one, other in zip(gradients(cell, *found), gradients(by_hand, *wanted), strict=True):
@@ -161,11 +162,14 @@ def test_explain_says_why_and_writes_nothing() -> None:
     net = lp.Recurrent(BatchNormed())
     text = net.explain(torch.randn(6, 5, 3))
     reason = "the step writes to its buffer 'norm.running_mean', which all rows share (test_written_buffers.py, line "
-    assert "engine   reference (chosen by auto; not " in text and reason in text and "# here: norm" in text
+    assert "engine   reference (chosen by auto; not " in text
+    assert reason in text
+    assert "# here: norm" in text
     said(RowsMeet, lambda: lp.Recurrent(net.cell, engine="stepwise")(torch.randn(6, 5, 3)), reason, "eval()")
     lp.fold(net, torch.randn(6, 5, 3)).text()
     first_not_finite(net, torch.full((6, 5, 3), torch.nan))
-    assert net.cell.norm.num_batches_tracked == 0 and not net.cell.norm.running_mean.any()
+    assert net.cell.norm.num_batches_tracked == 0
+    assert not net.cell.norm.running_mean.any()
 
 
 @every_cell
@@ -194,9 +198,7 @@ def test_one_step_writes_once() -> None:
     assert net.cell.norm.num_batches_tracked == 3
 
 
-@pytest.mark.parametrize(
-    "method", [lp.Checkpointed(), lp.RTRL(), lp.UORO(), lp.Truncated(4, every=2)], ids=lambda method: repr(method)
-)
+@pytest.mark.parametrize("method", [lp.Checkpointed(), lp.RTRL(), lp.UORO(), lp.Truncated(4, every=2)], ids=repr)
 def test_methods_that_run_steps_again_are_refused_by_name(method: Any) -> None:
     net = lp.Recurrent(BatchNormed(), gradient=method)
     what = f"the gradient method {method!r} runs steps more than once"
@@ -222,13 +224,13 @@ def test_methods_of_one_sweep_write_once_a_step(method: Any) -> None:
         lambda net, x: torch.func.jvp(lambda y: net(y)[0], (x,), (x,)),
         lambda net, x: torch.export.export(net, (x,), strict=False),
         lambda net, x: torch.compile(net, backend="eager", fullgraph=True)(x),
-        lambda net, x: lp.quantise(net, x),
+        lp.quantise,
     ],
     ids=["vmap", "jvp", "export", "compile", "quantise"],
 )
 def test_what_cannot_write_at_every_step_refuses(call: Callable[[Any, Tensor], Any]) -> None:
     net = lp.Recurrent(BatchNormed())
-    with pytest.raises(Exception, match="the step writes to its buffer 'norm.running_mean' at every step"):
+    with pytest.raises(Exception, match=r"the step writes to its buffer 'norm\.running_mean' at every step"):
         call(net, torch.randn(6, 5, 3))
     assert net.cell.norm.num_batches_tracked == 0
 
@@ -259,11 +261,13 @@ def test_a_call_that_fails_writes_nothing() -> None:
     assert net.cell.norm.num_batches_tracked == 0
     with pytest.raises(LeporelloError):
         net(torch.randn(6, 5, 8))
-    assert net.cell.norm.num_batches_tracked == 0 and not net.cell.norm.running_mean.any()
+    assert net.cell.norm.num_batches_tracked == 0
+    assert not net.cell.norm.running_mean.any()
 
 
 def test_functional_call_writes_to_the_buffers_that_it_is_passed() -> None:
     net = lp.Recurrent(BatchNormed())
     own = {name: value.clone() for name, value in net.state_dict().items()}
     torch.func.functional_call(net, own, (torch.randn(6, 5, 3),))
-    assert own["cell.norm.num_batches_tracked"] == 6 and net.cell.norm.num_batches_tracked == 0
+    assert own["cell.norm.num_batches_tracked"] == 6
+    assert net.cell.norm.num_batches_tracked == 0

@@ -21,9 +21,9 @@ from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, 
 from leporello.call.stand_in import STAND_IN_ROWS, stand_in
 from leporello.call.values import Gather, Results, gather_call, gather_function, names_of, passing_of, tree_function
 from leporello.engine import autograd, targets, transforms
+from leporello.engine.choice import refuse_writes
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.functorch_levels import one_of_all, plain_value, tracked
-from leporello.engine.choice import refuse_writes
 from leporello.engine.plan import Plan
 from leporello.errors import ArgumentError
 from leporello.gradient.method import Method

@@ -432,9 +432,11 @@ def _write_buffers(
     first = placeholders(graph)[-1].next
     for (name, line), value in zip(written.items(), values[len(values) - len(written) :], strict=True):
         place = places[name]
+        readers = list(place.users)
         with graph.inserting_before(first):
             before = call(graph, family, aten.clone.default, place)
-        place.replace_all_uses_with(before, delete_user_cb=lambda user, before=before: user is not before)
+        for reader in readers:
+            reader.replace_input_with(place, before)
         with graph.inserting_before(graph.output_node()):
             write = graph.call_function(aten.copy_.default, (place, value if value is not place else before))
         write.meta.update(val=place.meta["val"], line=line)

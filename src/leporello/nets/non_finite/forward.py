@@ -18,8 +18,8 @@ from torch import Tensor, fx
 
 from leporello.engine import reference
 from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
-from leporello.loop.fake_tensors import row_axes
 from leporello.loop.draft import Draft
+from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import FASTER_CALLS, arguments, function_of
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import without_own_gradients

@@ -20,6 +20,8 @@ MEETING: dict[str, tuple[Callable[[], Cell], str]] = {
     "batch norm": (lambda: steps.Normed(track=False), "'o' of a row changes with the other rows of the batch"),
     "number": (steps.Divided, "the number of rows in the batch is used as a number in div"),
     "if": (steps.Large, f"the step decides by the number of rows in the batch ({steps.line('Large')})"),
+    "if not one": (steps.Several, f"the step decides by the number of rows in the batch ({steps.line('Several')})"),
+    "if one": (steps.Single, f"the step decides by the number of rows in the batch ({steps.line('Single')})"),
     "len": (steps.Counted, f"the step decides by the number of rows in the batch ({steps.line('Counted')})"),
     "for": (steps.EachRow, "the step decides by the number of rows in the batch"),
 }
@@ -94,6 +96,8 @@ def test_batch_norm_in_eval_keeps_rows_apart() -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("step", [steps.Good, lambda: lp.GRU(3, 4), lambda: lp.LayerNormLSTM(3, 4)])
+@pytest.mark.parametrize(
+    "step", [steps.Good, steps.AssertedSizes, lambda: lp.GRU(3, 4), lambda: lp.LayerNormLSTM(3, 4)]
+)
 def test_a_step_whose_rows_stay_apart_runs_on_kernels(step: Callable[[], Cell]) -> None:
     assert "engine   cpu (chosen by auto" in lp.Recurrent(step()).explain(torch.randn(3, 5, 3))

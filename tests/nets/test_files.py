@@ -388,7 +388,7 @@ def test_without_safetensors_the_error_says_what_to_install(file: Path, monkeypa
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     for call in (lambda: lp.save(lp.GRU(3, 4), file), lambda: lp.load(file, into=lp.GRU(3, 4))):
-        with pytest.raises(ImportError, match=r"pip install 'leporello\[files\]'"):
+        with pytest.raises(lp.errors.MissingPackage, match=r"pip install 'leporello\[files\]'"):
             call()
 
 

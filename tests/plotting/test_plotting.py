@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
-from leporello.errors import LeporelloError
+from leporello.errors import MissingPackage
 from leporello.plotting import (
     SHADES,
     axes_side_by_side,
@@ -59,4 +59,4 @@ def test_a_bar_without_a_value_says_so() -> None:
 def test_without_matplotlib_a_figure_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for new_figure in (lambda: axes_stacked(4, 3, (1,)), lambda: axes_side_by_side(None, 1, 4, 3)):
-        said(LeporelloError, new_figure, "needs the package matplotlib", "leporello[plots]")
+        said(MissingPackage, new_figure, "needs the package matplotlib", "leporello[plots]")

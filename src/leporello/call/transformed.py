@@ -98,7 +98,7 @@ def _plan(net: Network, call: Call, gradient: Method, wanted: dict[int, bool]) -
         with torch.set_grad_enabled(grad), autocast, CELL_LOCK, tensors_replaced(net.cell, instead):
             plan, _ = net._plan_cache.plan(net.cell, like(rows), gradient, net.engine, free=False)
             if net.engine == "auto" and plan.target is not None and plan.target.kernels:
-                plan.instead = targets.TARGETS["stepwise"]
+                plan.instead = targets.without_kernels()
             return plan
 
     plan = in_fresh_thread(lambda: planned(STAND_IN_ROWS))

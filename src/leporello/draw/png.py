@@ -13,7 +13,7 @@ from leporello.draw.fonts import (
     missing_letters_warning,
     set_in_chinese,
 )
-from leporello.errors import ArgumentError, LeporelloError
+from leporello.errors import ArgumentError, LeporelloError, MissingPackage
 
 MAX_PIXELS = 2**26  # 256 MiB while it is drawn; resvg would abort the process on a far larger image, not raise
 
@@ -45,7 +45,7 @@ def _resvg() -> ModuleType:
     try:
         import resvg_py  # an optional package
     except ImportError as error:
-        raise LeporelloError(
+        raise MissingPackage(
             "a picture as PNG needs the package resvg_py.",
             tries="pip install 'leporello[pictures]'; or write a .svg, which needs nothing",
         ) from error

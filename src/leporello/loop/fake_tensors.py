@@ -161,7 +161,8 @@ class FakeTensorFamily:
     def guards(self) -> list[Any]:
         """What the trace assumes about the number of rows, and where; empty for a step that works for every batch."""
         symbol = _row_symbols[self.shapes]
-        return [guard for guard in self.shapes.guards if not self.lengths or symbol in guard.expr.free_symbols]
+        guards = [guard for guard in self.shapes.guards if not self.lengths or symbol in guard.expr.free_symbols]
+        return [decision for decision in self.shapes.at_one if symbol in decision.expr.free_symbols] + guards
 
     def batch_is_concrete(self) -> bool:
         """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""

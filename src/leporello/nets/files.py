@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from leporello.atomic_write import replacing
-from leporello.errors import ArgumentError, FileMismatch
+from leporello.errors import ArgumentError, FileMismatch, MissingPackage
 from leporello.nets.rebuild import described_construction, rebuilt
 
 VERSION = 2
@@ -129,7 +129,9 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch  # here, because `import leporello` needs torch alone
     except ImportError as error:
-        raise ImportError("lp.save and lp.load need the package safetensors: pip install 'leporello[files]'") from error
+        raise MissingPackage(
+            "lp.save and lp.load need the package safetensors.", tries="pip install 'leporello[files]'"
+        ) from error
     return safetensors
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from leporello.errors import ArgumentError, LeporelloError
+from leporello.errors import ArgumentError, MissingPackage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,12 +25,12 @@ def matplotlib_missing() -> bool:
     return find_spec("matplotlib") is None
 
 
-def missing_matplotlib_error(tries: str = INSTALL_HINT) -> LeporelloError:
+def missing_matplotlib_error(tries: str = INSTALL_HINT) -> MissingPackage:
     """The error to raise where a plot is wanted and matplotlib is missing.
 
     tries   what the user can do
     """
-    return LeporelloError("a plot needs the package matplotlib.", tries=tries)
+    return MissingPackage("a plot needs the package matplotlib.", tries=tries)
 
 
 def axes_side_by_side(ax: Any, count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leporello.errors import MissingPackage
+
 OPSET = 18
 IR_VERSION = 8  # that of opset 18: readers since the end of 2022 know it
 
@@ -49,8 +51,8 @@ def onnxruntime_package() -> ModuleType:
     return onnxruntime
 
 
-def _missing(package: str) -> ImportError:
-    return ImportError(f"an export to ONNX needs the package {package}: pip install 'leporello[export]'")
+def _missing(package: str) -> MissingPackage:
+    return MissingPackage(f"an export to ONNX needs the package {package}.", tries="pip install 'leporello[export]'")
 
 
 def element_type(dtype: torch.dtype) -> int:

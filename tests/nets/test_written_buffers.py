@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.errors import ArgumentError, EngineRefusal, LeporelloError, RowsMeet
+from leporello.errors import ArgumentError, EngineRefusal, LeporelloError, RowsMeet, UntraceableStep
 from leporello.nets.non_finite import first_not_finite
 from tests.errors.said import said
 
@@ -263,6 +263,43 @@ def test_a_call_that_fails_writes_nothing() -> None:
         net(torch.randn(6, 5, 8))
     assert net.cell.norm.num_batches_tracked == 0
     assert not net.cell.norm.running_mean.any()
+
+
+class Viewed(BatchNormed):
+    """Reads a written buffer by a view that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.views = [self.norm.running_mean[1:]]
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        output, h = super().forward(x, h)
+        return output + self.views[0].sum(), h
+
+
+def test_a_view_that_the_cell_keeps_of_a_written_buffer_is_refused() -> None:
+    net = lp.Recurrent(Viewed())
+    said(UntraceableStep, lambda: net(torch.randn(6, 5, 3)), "the buffer 'norm.running_mean', whose memory '", "views")
+    net.eval()
+    net(torch.randn(6, 5, 3))
+
+
+def test_a_buffer_of_two_modules_is_written_by_both() -> None:
+    class Tied(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=4)
+            self.U, self.first, self.second = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+            self.second.running_mean = self.first.running_mean
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.second(2 * self.first(self.U(x) + h) + 1))
+            return h, h
+
+    cell, inputs = Tied(), torch.randn(6, 5, 3)
+    by_hand, net = copy.deepcopy(cell), lp.Recurrent(cell)
+    for _ in range(2):
+        torch.testing.assert_close(net(inputs)[0], plain(by_hand, inputs)[0])
+        torch.testing.assert_close(cell.first.running_mean, by_hand.second.running_mean)
 
 
 def test_functional_call_writes_to_the_buffers_that_it_is_passed() -> None:

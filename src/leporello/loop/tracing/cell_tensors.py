@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -140,6 +140,26 @@ class NoWrites(TorchDispatchMode):
 
 def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
+
+
+def refuse_aliases(tensors: Sequence[tuple[str, Tensor]], written: Mapping[str, str | None]) -> None:
+    """Refuse a step that writes to a buffer whose memory another of its tensors has: the graph takes them apart.
+
+    written   names of such buffers, with the user's line
+    """
+    owners: dict[int, list[str]] = {}
+    for name, tensor in tensors:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # under a transform a write is refused anyway
+            owners.setdefault(_storage_id(tensor), []).append(name)
+    for names in owners.values():
+        for name in names if len(names) > 1 else ():
+            if name in written:
+                other = next(each for each in names if each != name)
+                raise UntraceableStep(
+                    f"the step writes to the buffer '{name}', whose memory '{other}' has too.",
+                    line=written[name],
+                    tries="one buffer, of which the step itself takes views",
+                )
 
 
 def _write_refusal(name: str, line: str | None = None) -> UntraceableStep:

@@ -42,6 +42,7 @@ from leporello.loop.tracing.cell_tensors import (
     NoWrites,
     attributes_unchanged,
     buffers_restored,
+    refuse_aliases,
     refuse_replaced,
     tensors_of,
     tensors_replaced,
@@ -143,6 +144,8 @@ def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
         scripts_inlined(),
     ):
         traced, leaves = _traced_step(cell, leaves, family)
+        if traced.written:
+            refuse_aliases(leaves.invariants, traced.written)
         loop = _loop(cell, leaves, family, traced)
     read = tuple((leaves.contexts[leaf][0], axis + (not leaves.shared[leaf])) for leaf, axis in places)
     return loop.replace(free_lengths=read)

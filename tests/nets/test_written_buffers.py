@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,6 +301,17 @@ def test_a_buffer_of_two_modules_is_written_by_both() -> None:
     for _ in range(2):
         torch.testing.assert_close(net(inputs)[0], plain(by_hand, inputs)[0])
         torch.testing.assert_close(cell.first.running_mean, by_hand.second.running_mean)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.c"])
+def test_an_export_is_refused_and_writes_nothing(name: str, tmp_path: Path) -> None:
+    net = lp.Recurrent(BatchNormed())
+    said(
+        EngineRefusal,
+        lambda: lp.export(net, tmp_path / name, example=torch.randn(6, 5, 3)),
+        "the step writes to its buffer 'norm.running_mean'",
+    )
+    assert net.cell.norm.num_batches_tracked == 0
 
 
 def test_functional_call_writes_to_the_buffers_that_it_is_passed() -> None:

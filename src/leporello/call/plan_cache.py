@@ -190,7 +190,8 @@ def _is_for_one_batch(loop: Loop, call: Call) -> bool:
 
     One row does if the step writes to a buffer: batch norm refuses it, where its statistics would become NaN.
     """
-    return loop.traced_for_one_batch or (call.batch == 1 and bool(loop.written))
+    alone = call.batch == 1 and loop.batch_interaction is not None
+    return loop.traced_for_one_batch or (alone and bool(loop.written))
 
 
 def _without_modes() -> AbstractContextManager[Any]:

@@ -331,4 +331,14 @@ OPERATORS: dict[str, Operator] = {
     "a coin per row": Operator(
         "v", lambda v, p, k: torch.where(torch.rand(v[0].shape[0], 1) < 0.5, v[0], 0.5 * v[0]), draws=True
     ),
+    "noise for all rows": Operator(
+        "a", lambda v, p, k: v[0] + 0.1 * torch.randn(v[0].shape[1:]), lambda b: b + 0.5, draws=True
+    ),
+    "weights dropped": Operator(
+        "v",
+        lambda v, p, k: torch.tanh(v[0] @ F.dropout(p[0], 0.5, training=True)),
+        _one,
+        lambda s, k: [(s[0][-1], _width(k))],
+        draws=True,
+    ),
 }

@@ -296,9 +296,9 @@ class Appends(Good):
         return h, h
 
 
-class SharedNoise(Good):
+class NoiseOnItsSide(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
-        return h + torch.randn(HIDDEN), h  # here: SharedNoise
+        return h + torch.randn(HIDDEN, h.shape[0]).T, h  # here: NoiseOnItsSide
 
 
 class Permutes(Good):

@@ -98,7 +98,7 @@ FLAWS = [
     steps.Counts,
     steps.Appends,
     steps.FailingFunction,
-    steps.SharedNoise,
+    steps.NoiseOnItsSide,
     steps.OneResult,
     steps.Grows,
     steps.Pairs,

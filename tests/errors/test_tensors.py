@@ -253,14 +253,14 @@ def test_functions_with_their_own_backward_work_again_after_a_refusal() -> None:
     assert torch.equal(h.grad, torch.full((3,), 2.0))
 
 
-def test_random_numbers_without_a_batch_axis_are_refused_at_their_line() -> None:
+def test_random_numbers_with_the_batch_axis_behind_are_refused_at_their_line() -> None:
     said(
         UntraceableStep,
-        lambda: lp.Recurrent(steps.SharedNoise())(X),
-        "the step draws random numbers that have no batch axis in front.",
-        "came      normal numbers [4]",
-        "expected  [batch, ...]: each row its own",
-        steps.line("SharedNoise"),
+        lambda: lp.Recurrent(steps.NoiseOnItsSide())(X),
+        "the step draws random numbers whose batch axis is not in front.",
+        "came      normal numbers [4, batch]",
+        "expected  [batch, ...]: each row its own; or no batch axis: all rows share them",
+        steps.line("NoiseOnItsSide"),
     )
 
 

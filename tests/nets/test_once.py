@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.errors import UntraceableStep
 from tests.nets.twins import ENGINES, FASTEST, close, thoroughly
 
 X = torch.randn(7, 5, 3)
@@ -59,12 +58,12 @@ def test_every_gradient_method_shares_them(method):
     assert report.ok, report
 
 
-def test_numbers_of_each_step_need_a_batch_axis_and_are_told_of_once():
-    def step(x, h):
-        return x + torch.randn(3), h
-
-    with pytest.raises(UntraceableStep, match=r"no batch axis in front[\s\S]*lp\.once"):
-        lp.Recurrent(step)(X, torch.zeros(5, 1))
+def test_a_single_step_takes_them_as_a_call_does():
+    net = lp.Recurrent(Dropped())
+    draws = net.draw(X)
+    whole, _ = net(X, draws=draws)
+    (output, _), _ = net.step(X[0], draws=[*draws[:2], draws[2][0]])
+    close(output, whole[0][0], 1e-6)
 
 
 def test_a_cell_by_hand_draws_at_every_step():

@@ -92,7 +92,8 @@ class StepByStepRun:
     """The steps of one call.
 
     function        evaluates the loop's graph for one step
-    values          in the order of the loop's inputs; sequences and draws are (length, batch, ...)
+    values          in the order of the loop's inputs; sequences and draws are (length, batch, ...), draws
+                    that rows share (length, ...)
     states_before   by name of a state leaf, (length + 1, batch, ...): before each step; the last is the final state
     outputs         the loop's output sequences, (length, batch, ...)
     lengths         of the rows; None where all have the full length
@@ -205,7 +206,7 @@ class StepByStepRun:
         one = slice(index, index + 1)
         values = []
         for port, value in zip(self.loop.inputs, self.values, strict=True):
-            values.append(value[:, one] if _has_time(port) else value[one] if port.rows else value)
+            values.append((value[:, one] if _has_time(port) else value[one]) if port.rows else value)
         return replace(
             self,
             values=tuple(values),

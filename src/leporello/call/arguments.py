@@ -40,7 +40,8 @@ class Call:
     inputs, state      trees; sequences are (length, batch, ...)
     initial            what resets go back to: None for zeros, else a tree like the state
     lengths, resets, targets, coin   None where the call has none; coin None with targets means always forced
-    draws              random numbers that the user passed; None for fresh ones
+    draws              random numbers as the user passed them; None for fresh ones
+    one_step           whether they come without the length axis
     packed             the inputs as they were passed, if as a PackedSequence
     times              the indices of the steps (length, 1), where they are known already
     begin              the number of the first step for `lp.time()`, one for all rows or (batch,)
@@ -60,6 +61,7 @@ class Call:
     targets: Tensor | None = None
     coin: Tensor | None = None
     draws: Sequence[Tensor] | None = None
+    one_step: bool = False
     packed: PackedSequence | None = None
     times: Tensor | None = None
     begin: int | Tensor = 0
@@ -102,13 +104,13 @@ def checked_call(
         inputs, lengths = _unpacked(packed, lengths)
     else:
         inputs = axes.to_time_first(inputs)
-    draws = axes.to_time_first(draws) if one_step else draws
     sequences = sequences_of(cell, inputs, ArgumentAxes() if packed is not None else axes)
     state = batch_in_front(cell, state)
     length, batch = sizes_of(cell, sequences, state, targets, 1 if one_step else steps)
     options = state_options(cell, sequences, state)
     state = state_before(cell, state, batch, options)
-    call = Call(inputs, state, length, batch, options["device"], draws=draws, packed=packed, sequences=sequences)
+    call = Call(inputs, state, length, batch, options["device"], draws=draws, one_step=one_step, packed=packed)
+    call.sequences = sequences
     call.states = list(zip(state_names(cell, state), leaves_of(state), strict=True)) if state != () else []
     refuse_devices(cell, sequences, (), call.states)
     call.lengths = checked_lengths(lengths, length, batch, call.device, range_checks)

@@ -276,12 +276,16 @@ def checked_targets(
     )
 
 
-def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) -> list[Tensor]:
+def checked_draws(
+    draws: Any, ports: Sequence[Port], length: int, batch: int, *, one_step: bool = False
+) -> list[Tensor]:
     """The argument `draws` as a list; raises unless it has one tensor for each draw of the step, in its form.
 
-    ports   the draws of the step
+    ports      the draws of the step
+    one_step   whether they come without the length axis, which the result has
     """
-    shapes = [port.shape_of(length, batch) for port in ports]
+    singles = [one_step and port.kind == "draw" for port in ports]
+    shapes = [port.drawn_shape(length, batch)[single:] for port, single in zip(ports, singles, strict=True)]
     wanted = [
         f"{port.distribution} {dtype_name(port.dtype)} {shape}" for port, shape in zip(ports, shapes, strict=True)
     ]
@@ -304,4 +308,4 @@ def checked_draws(draws: Any, ports: Sequence[Port], length: int, batch: int) ->
                 expected=wanted[index] + (f" on {port.device}" if where else ""),
                 tries="net.draw(inputs, ...) makes them",
             )
-    return list(draws)
+    return [draw.unsqueeze(0) if single else draw for draw, single in zip(draws, singles, strict=True)]

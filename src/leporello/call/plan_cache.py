@@ -259,13 +259,12 @@ def prepared(
     while True:
         choice = choose(engine, loop, refused)
         pipeline = pipeline_of(choice.target, before=before)
-        own = pipeline.plan(loop)
-        added = (False,) * (len(own.inputs) - len(loop.inputs))  # constants that the target's form has
-        plan = Plan(own, wanted + added, gradient.passes(), choice.target, before=tuple(pipeline.records))
-        if choice.target is None:
-            return plan, choice
         try:
-            gradient.prepare(plan)
+            own = pipeline.plan(loop)
+            added = (False,) * (len(own.inputs) - len(loop.inputs))  # constants that the target's form has
+            plan = Plan(own, wanted + added, gradient.passes(), choice.target, before=tuple(pipeline.records))
+            if choice.target is not None:
+                gradient.prepare(plan)
         except EngineRefusal as refusal:
             if engine != "auto":
                 refusal.place(cell=None if cell is None else place_of(cell))

@@ -51,7 +51,7 @@ def gather_call(gather: Gather, loop: Loop, call: Call) -> list[Tensor]:
     batch = counted(call.batch, loop, extra)
     if call.draws is not None:
         ports = [port for port in loop.inputs if port.is_drawn]
-        draws = checked_draws(call.draws, ports, call.length, batch)
+        draws = checked_draws(call.draws, ports, call.length, batch, one_step=call.one_step)
     sequences, states = [leaf for _, leaf in call.sequences], [leaf for _, leaf in call.states]
     return gather(sequences, states, extra, draws, call.length, batch)
 
@@ -84,6 +84,8 @@ def gather_function(loop: Loop, sequences: Sequence[str], states: Sequence[str])
         if port.is_drawn:
             name, index = _named(port, names), draws.index(port)
             value = f"(fresh_draw({name}, length, batch) if draws is None else draws[{index}])"
+            if port.role is Role.SHARED_DRAW:
+                value += f".unsqueeze(1).expand(length, batch, {'-1, ' * len(port.shape)})"
         elif not port.has_default_role:
             value = f"extra[{_named(extra_key(port), names)}]"
         elif port.kind == "sequence":
@@ -143,9 +145,9 @@ def _resolved(port: Port) -> str:
 
 def fresh_draw(port: Port, length: int, batch: int) -> Tensor:
     """Random numbers of a draw's distribution for all steps and rows, (length, batch, ...); without the length where
-    all steps share them."""
+    all steps share them, without the batch where all rows do."""
     make = torch.rand if port.distribution == "uniform" else torch.randn
-    return make(port.shape_of(length, batch), dtype=port.dtype, device=port.device)
+    return make(port.drawn_shape(length, batch), dtype=port.dtype, device=port.device)
 
 
 def extra_key(port: Port) -> tuple[Role, str | None]:

@@ -32,6 +32,7 @@ class Role(Enum):
     TIME = "time"  # the number of the step
     CONTEXT = "context"  # a tensor of the call that every step reads
     ONE_DRAW = "one_draw"  # random numbers that all steps of a call share
+    SHARED_DRAW = "shared_draw"  # random numbers of one step that all rows share, with a row axis for engines
     TARGET = "target"  # the true value that is fed back where a step is forced
     COIN = "coin"  # whether a step is forced
     RESET = "reset"  # whether the state is the initial one before this step
@@ -121,6 +122,10 @@ class Port:
         steps = (length,) if self.kind in ("sequence", "draw") else ()
         sizes = [size.value(batch.lengths) if isinstance(size, Size) else size for size in self.shape]
         return (*steps, *((batch,) if self.rows else ()), *sizes)
+
+    def drawn_shape(self, length: Any, batch: Any) -> tuple[Any, ...]:
+        """The shape in which its random numbers are drawn and passed; `shape_of`, but for those that all rows share."""
+        return replace(self, rows=self.rows and self.role is not Role.SHARED_DRAW).shape_of(length, batch)
 
     @property
     def key(self) -> PortKey:

@@ -74,7 +74,7 @@ class Unfolding:
 
         inputs   a tree of (steps, batch, ...) tensors; None for a system without input
         state    the state before the first step; by default the cell's initial state
-        draws    random numbers, (steps, batch, ...) each; fresh ones by default
+        draws    random numbers, (steps, batch, ...) each, (steps, ...) where rows share them; fresh ones by default
         targets  what a loss compares with, (steps, batch, ...): class indices too where the loss reads a row of numbers
         given    other inputs of the loop by name: `y` of a loss, `call.target`, `call.reset` and the like
         """

@@ -30,7 +30,8 @@ def plain_loop(
 ) -> tuple[Tree, Tree]:
     """Outputs and final state of a call, step by step.
 
-    draws     the random numbers of each random operator, (length, batch, ...); fresh ones by default
+    draws     the random numbers of each random operator, (length, batch, ...), or (length, ...) where rows share them;
+              fresh ones by default
     passing   what each step passes back to the step before; where losses go back in several groups, the loop is run
               once for each group, and each result is that of its group's run
     """

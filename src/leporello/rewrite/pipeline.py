@@ -25,6 +25,7 @@ from leporello.rewrite.mask import mask
 from leporello.rewrite.merge_equal_values import merge_equal_values
 from leporello.rewrite.prune import prune
 from leporello.rewrite.reset import reset
+from leporello.rewrite.rows_for_draws import has_shared_draws, rows_for_draws
 from leporello.rewrite.sample import sample
 from leporello.rewrite.save import EXPENSIVE, Saved, save
 from leporello.rewrite.scale_products import scale_products
@@ -49,6 +50,7 @@ class Context:
 
     By the gradient method and by the target:
     method, target   their passes, for the slots of the pipeline
+    split            whether stages are run; the engine `reference` runs whole steps
     expensive        pointwise operators whose result the target saves rather than recomputes
     drawn_in         whether the target runs an operator inside though it could run on all steps at once; None: never
     """
@@ -63,6 +65,7 @@ class Context:
     leaving: tuple[str, ...] = ()
     method: tuple[Pass, ...] = ()
     target: tuple[Pass, ...] = ()
+    split: bool = False
     expensive: frozenset[Any] = EXPENSIVE
     drawn_in: Callable[[fx.Node], bool] | None = None
 
@@ -111,6 +114,8 @@ PIPELINE: tuple[Pass | Slot, ...] = (
     Pass("call", "mask", "last of the call: past a row's end it replaces all inputs of a step and holds its states",
          lambda c, loop: _when(c.lengths, lambda: mask(loop))),
     # ---- plan: before anything is derived from the Loop
+    Pass("plan", "rows_for_draws", "shared random numbers get a row axis, which all that follows expects of a draw",
+         lambda c, loop: _when(c.split and has_shared_draws(loop), lambda: rows_for_draws(loop))),
     Slot("plan", "target", "a target's own form of the whole Loop, such as real numbers for complex ones"),
     # ---- forward: once, before the gradient is derived, so that it serves both sweeps
     Pass("forward", "part", "[x, h] W becomes x W1 + h W2, so that the product with x leaves the cycle in both sweeps",

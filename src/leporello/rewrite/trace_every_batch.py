@@ -19,6 +19,7 @@ from torch.fx.node import map_aggregate
 from leporello.loop.fake_tensors import FakeTensorFamily
 from leporello.loop.graph import copied, placeholders, stop
 from leporello.loop.loop import Loop
+from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
 from leporello.loop.tracing.graph_cleanup import tidy
 
@@ -51,6 +52,7 @@ def trace_every_batch(
             Port("invariant", name, tuple(c.shape), c.dtype, c.device, rows=False) for name, c in constants.items()
         ]
         _propagate_shapes(graph, [*ports, *extra], family)
+        closed(graph)  # now, because a graph inside of an operator keeps its sizes
     except NotForEveryBatch:
         raise
     except Exception as error:  # torch raises many types here
@@ -70,7 +72,7 @@ def _trace_one_batch(function: Callable[..., Any], ports: Sequence[Port]) -> tup
             graph.erase_node(node)
         elif node.target in _ZEROS_FOR_EMPTY:
             node.target = _ZEROS_FOR_EMPTY[node.target]
-    constants = tidy(graph, module, family)
+    constants = tidy(graph, module, family, close=False)
     graph.eliminate_dead_code()
     return graph, constants
 

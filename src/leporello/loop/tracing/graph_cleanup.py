@@ -25,7 +25,7 @@ from leporello.loop.tracing.row_indexing import index_rows
 aten = torch.ops.aten
 
 
-def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> dict[str, Tensor]:
+def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily, *, close: bool = True) -> dict[str, Tensor]:
     """Clean a traced graph in place, and return its constants by name, which become placeholders behind the others.
 
     Copies onto new memory, slices of everything and aliases become their source; `zeros_like` and its kind become
@@ -33,6 +33,7 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
     removed; an `autograd.Function` becomes one operator with its own gradient.
 
     module   what make_fx returned, which holds the constants; the graph is a copy of its own
+    close    whether each `autograd.Function` becomes one operator now; else `closed` is still to be called
     """
     constants = _constants_as_placeholders(graph, module, family)
     for node in list(graph.nodes):
@@ -47,7 +48,8 @@ def tidy(graph: fx.Graph, module: fx.GraphModule, family: FakeTensorFamily) -> d
             graph.erase_node(node)
     index_rows(graph, family)
     plain_products(graph, family)
-    closed(graph)
+    if close:
+        closed(graph)
     return constants
 
 

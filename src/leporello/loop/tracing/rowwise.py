@@ -67,7 +67,7 @@ def _reason_in_graph(loop: Loop) -> str | None:
         return f"the step writes to its buffer '{name}', which all rows share{f' ({line})' if line else ''}"
     if loop.family.batch_is_concrete():
         return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
-    used = _row_count_as_number(loop)
+    used = row_count_as_number(loop)
     return f"the number of rows in the batch is used as a number in {used}" if used else None
 
 
@@ -147,7 +147,7 @@ def _guard_line(loop: Loop) -> str:
     return f" ({lines[0]})" if lines else ""
 
 
-def _row_count_as_number(loop: Loop) -> str | None:
+def row_count_as_number(loop: Loop) -> str | None:
     """The name of an operator that reads the number of rows as a value, not as a size; None if there is none."""
     counts = {next(iter(loop.graph.nodes))}
     for node in loop.nodes:

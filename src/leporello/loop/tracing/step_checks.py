@@ -15,7 +15,7 @@ from leporello.errors import ArgumentError, DeviceMismatch, StateMismatch, Untra
 from leporello.loop.cell import Cell
 from leporello.loop.context import context_argument
 from leporello.loop.draws import Draw
-from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis
+from leporello.loop.fake_tensors import FakeTensorFamily, clean_row_axis, has_row_symbol
 from leporello.loop.state import described
 from leporello.loop.step import place_of, signature_of
 
@@ -191,16 +191,16 @@ def refuse_outputs(names: Sequence[str], outputs: Sequence[Any], family: FakeTen
             )
 
 
-def refuse_shared_draw(draw: Draw, family: FakeTensorFamily) -> None:
-    """Refuse random numbers that rows share."""
-    if not has_batch(draw, family):
-        sizes = ", ".join(str(size) if isinstance(size, int) else "batch" for size in draw.shape)
+def refuse_misplaced_rows(draw: Draw, family: FakeTensorFamily) -> None:
+    """Refuse random numbers that have the batch as another axis than the first."""
+    counts = [not isinstance(size, int) and has_row_symbol(size) for size in draw.shape]
+    if any(counts) and not has_batch(draw, family):
+        sizes = ", ".join("batch" if count else str(size) for size, count in zip(draw.shape, counts, strict=True))
         raise UntraceableStep(
-            "the step draws random numbers that have no batch axis in front.",
+            "the step draws random numbers whose batch axis is not in front.",
             came=f"{draw.distribution} numbers [{sizes}]",
-            expected="[batch, ...]: each row its own",
-            tries="draw with torch.rand_like(x), torch.randn_like(h) or torch.randn(x.shape[0], n); what is drawn once "
-            "for all steps may have any shape: lp.once(torch.randn, n)",
+            expected="[batch, ...]: each row its own; or no batch axis: all rows share them",
+            tries="draw with torch.rand_like(x), torch.randn_like(h) or torch.randn(x.shape[0], n), and move the axis",
         )
 
 

@@ -56,8 +56,8 @@ from leporello.loop.tracing.scripts import scripts_inlined
 from leporello.loop.tracing.step_checks import (
     has_batch,
     refuse_before,
+    refuse_misplaced_rows,
     refuse_outputs,
-    refuse_shared_draw,
     refuse_states,
     refuse_unread_context,
 )
@@ -304,7 +304,7 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
     def note(draw: Draw) -> Tensor:
         own = draw.of_rows(family.rows)
         if not draw.once:
-            refuse_shared_draw(own, family)
+            refuse_misplaced_rows(own, family)
         draws.append(own)
         return torch.empty(draw.shape, dtype=draw.dtype, device=draw.device)
 
@@ -463,10 +463,8 @@ def _inputs(
 
 
 def _draw_input(index: int, draw: Draw, family: FakeTensorFamily) -> tuple[str, str, dict[str, Any]]:
-    name, options = f"draw{index}", {"distribution": draw.distribution}
-    if not draw.once:
-        return "draw", name, options
-    return "invariant", name, options | {"rows": has_batch(draw, family), "role": Role.ONE_DRAW}
+    name, options = f"draw{index}", {"distribution": draw.distribution, "rows": has_batch(draw, family)}
+    return ("invariant", name, options | {"role": Role.ONE_DRAW}) if draw.once else ("draw", name, options)
 
 
 def _without_unread(

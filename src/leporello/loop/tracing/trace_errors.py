@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -170,15 +170,20 @@ class UserLines(TorchFunctionMode):
         mode = get_proxy_mode()
         if mode is None:
             return func(*args, **(kwargs or {}))
-        graph: fx.Graph = mode.tracer.graph
-        before = graph._root.prev
-        result = func(*args, **(kwargs or {}))
-        node, line = graph._root.prev, None
-        while node is not before and node is not graph._root:  # from the newest node back to those that were there
-            line = line or current_line()
-            node.meta.setdefault("line", line)
-            node = node.prev
-        return result
+        with at_line(mode.tracer.graph, current_line):
+            return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def at_line(graph: fx.Graph, line: Callable[[], str | None]) -> Iterator[None]:
+    """Operators that the block adds to a graph get `meta["line"]`, which is asked for if there are some."""
+    before = graph._root.prev
+    yield
+    node, found = graph._root.prev, None
+    while node is not before and node is not graph._root:  # from the newest node back to those that were there
+        found = found or line()
+        node.meta.setdefault("line", found)
+        node = node.prev
 
 
 def current_line() -> str | None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import leporello as lp
 from leporello.analysis import fixed_points, gradient_flow, jacobians, lyapunov, reach, terms
-from leporello.errors import ArgumentError, LeporelloError
+from leporello.errors import ArgumentError, MissingPackage
 from leporello.plotting import figures
 from tests.analysis.nets import RADII, elman, example, linear, normal, orthogonal
 from tests.errors.said import said
@@ -125,7 +125,7 @@ def test_without_matplotlib_there_is_the_text(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     assert flow._repr_png_() is None
-    said(LeporelloError, flow.plot, "needs the package matplotlib", "leporello[plots]")
+    said(MissingPackage, flow.plot, "needs the package matplotlib", "leporello[plots]")
     assert "keeps 0.5 of the gradient" in str(flow)
 
 

@@ -91,9 +91,8 @@ FLAWS = [
     steps.MaskIndex,
     steps.Numpy,
     steps.Global,
-    steps.Adds,
     steps.Exchanges,
-    steps.Fills,
+    steps.Detached,
     steps.Shrinks,
     steps.Remembers,
     steps.Counts,
@@ -115,7 +114,7 @@ def unflawed() -> tuple[Switched, torch.Tensor]:
     return cell, lp.Recurrent(copy.deepcopy(cell))(X)[0].detach()
 
 
-QUICK = (steps.If, steps.MaskIndex, steps.Fills, steps.Pairs, steps.FailingFunction, steps.OneResult)
+QUICK = (steps.If, steps.MaskIndex, steps.Shrinks, steps.Pairs, steps.FailingFunction, steps.OneResult)
 
 
 @pytest.mark.parametrize("flaw", quickly(FLAWS, *QUICK))

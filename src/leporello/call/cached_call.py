@@ -89,7 +89,7 @@ class CachedCall:
         self.target_form = (None, ()) if target is None else (target.dtype, target.shape)
         # how the plan is run
         by_reference = plan.target is None
-        self.trains = any(plan.wanted)
+        self.trains, self.writes = any(plan.wanted), bool(plan.loop.written)
         self.plain = autograd.call if by_reference else autograd.plain
         self.trained = gradient.run if by_reference or type(gradient).run is not Method.run else autograd.trained
         self.exact = type(gradient) is Full and gradient.clip_state is None
@@ -120,7 +120,7 @@ class CachedCall:
         one_step   whether the draws come without the length axis
         """
         length, batch = inputs.shape[:2]
-        if not length or not batch:
+        if not length or not batch or (batch == 1 and self.writes):
             return None
         forced = None if targets is None else (targets, forcing)
         gathered = self.values((inputs,), state, length, batch, lengths, resets, context, forced, draws, one_step)

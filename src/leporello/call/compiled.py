@@ -34,6 +34,7 @@ from leporello.call.plan_cache import Network, detached_for, network_by_handle
 from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, trace_signature
 from leporello.call.stand_in import STAND_IN_ROWS, stand_in
 from leporello.call.values import Results, gather_call, gather_function, names_of, passing_of, tree_function
+from leporello.engine.choice import refuse_writes
 from leporello.engine.compiled_sweeps import library
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.plan import Plan
@@ -44,6 +45,7 @@ from leporello.loop.state import Tree, without_unknown_types
 from leporello.loop.step import place_of
 from leporello.loop.tracing.cell_tensors import CELL_LOCK, tensors_replaced
 
+UNCOMPILED = ("a compiled or exported graph would not", "eval(); or call the network outside of torch.compile")
 CALLABLE = "callable"  # in the place of an attribute that is compared by whether it is there
 _process = uuid.uuid4().hex
 _numbers = itertools.count()
@@ -250,6 +252,7 @@ def _run(net: Network, graph_call: GraphCall, call: Call, instead: dict[int, Ten
     if key not in graph_call.cached:
         plan = _planned(net, call)
         _refuse_found(net, plan)
+        refuse_writes(plan.loop, *UNCOMPILED)
         registered = RegisteredPlan(plan)
         cached = CachedCall(key, net.cell, call, plan, net.gradient, inputs=registered.handed)
         graph_call.cached[key] = registered, cached
@@ -270,6 +273,7 @@ def _exported(net: Network, call: Call, instead: dict[int, Tensor]) -> Results:
     plan = _planned(net, call, grad=False)
     _refuse_found(net, plan)
     loop = plan.loop
+    refuse_writes(loop, *UNCOMPILED)
     if loop.traced_for_one_batch:
         raise EngineRefusal(
             "a step that depends on the number of rows is not exported.",
@@ -345,10 +349,9 @@ def _refuse_method(net: Network) -> None:
     switched off, every method passes.
     """
     method = net.gradient
-    own_sweeps = type(method).run is not Method.run or method.groups(1) is not None
     if not torch.is_grad_enabled():
         return
-    if own_sweeps or (method.limit is not None and net.engine == "reference"):
+    if not method.runs_once or (method.limit is not None and net.engine == "reference"):
         raise ArgumentError(
             f"the gradient method {method!r} is not compiled.",
             expected="lp.Full(), lp.Truncated(steps) or lp.RandomTruncated()",

@@ -23,7 +23,7 @@ from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import cell_key
 from leporello.call.signature import fixed_axes, lengths_of, plan_signature, too_short, trace_signature
 from leporello.call.values import extra_key, extra_values
-from leporello.engine.choice import Choice, build_ahead, choose
+from leporello.engine.choice import Choice, build_ahead, choose, refuse_writes
 from leporello.engine.plan import Plan, pipeline_of
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
@@ -106,7 +106,7 @@ class PlanCache:
         build_ahead(engine, call.device, _float_dtype(call))
         key = self._trace_key(cell, call, free=free)
         traced = self._any_batch(cell, call, key)
-        batch = call.batch if traced.traced_for_one_batch else None
+        batch = call.batch if _is_for_one_batch(traced, call) else None
         found = tuple(read().requires_grad for read in traced.found.values())
         plan_key = (key, traced, batch, found, plan_signature(call, cell), gradient.plan_key, engine)
         is_new = plan_key not in self.plans
@@ -146,7 +146,7 @@ class PlanCache:
         """
         key = self._trace_key(cell, call, free=free) if key is None else key
         loop = self._any_batch(cell, call, key)
-        if not loop.traced_for_one_batch:
+        if not _is_for_one_batch(loop, call):
             return loop
         batch_key = (key, call.batch)
         if batch_key not in self.loops or not self.loops[batch_key].found_as_traced():
@@ -183,6 +183,15 @@ class PlanCache:
 
     def _form_key(self, cell: nn.Module, call: Call) -> Hashable:
         return (cell, trace_signature(call), cell_key(cell))
+
+
+def _is_for_one_batch(loop: Loop, call: Call) -> bool:
+    """Whether a call gets a trace of its own number of rows.
+
+    One row does if the step writes to a buffer: batch norm refuses it, where its statistics would become NaN.
+    """
+    alone = call.batch == 1 and loop.batch_interaction is not None
+    return loop.traced_for_one_batch or (alone and bool(loop.written))
 
 
 def _without_modes() -> AbstractContextManager[Any]:
@@ -241,6 +250,12 @@ def prepared(
     before   the passes that led to the Loop
     """
     refused: list[tuple[str, str]] = []
+    if any(wanted) and not gradient.runs_once:
+        refuse_writes(
+            loop,
+            f"the gradient method {gradient!r} runs steps more than once",
+            "lp.Full() or lp.Truncated(steps); eval()",
+        )
     while True:
         choice = choose(engine, loop, refused)
         pipeline = pipeline_of(choice.target, before=before)

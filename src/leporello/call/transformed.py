@@ -21,6 +21,7 @@ from leporello.call.signature import autocast_mode, fixed_axes, plan_signature, 
 from leporello.call.stand_in import STAND_IN_ROWS, stand_in
 from leporello.call.values import Gather, Results, gather_call, gather_function, names_of, passing_of, tree_function
 from leporello.engine import autograd, targets, transforms
+from leporello.engine.choice import refuse_writes
 from leporello.engine.fresh_thread import in_fresh_thread
 from leporello.engine.functorch_levels import one_of_all, plain_value, tracked
 from leporello.engine.plan import Plan
@@ -67,6 +68,7 @@ def _planned(net: Network, call: Call, gradient: Method) -> TransformedCall:
     if key not in table:
         _refuse_method(gradient, net.engine)
         plan = _plan(net, call, gradient, dict(zip(map(id, leaves), wanted, strict=True)))
+        refuse_writes(plan.loop, "a transform of torch.func has no place for that", "eval(), or no transform")
         gather = gather_function(plan.loop, *names_of(call))
         keep(table, key, TransformedCall(plan, gather, tree_function(plan.loop), tuple(cell.modules())))
     found: TransformedCall = table[key]
@@ -114,8 +116,7 @@ def _refuse_recording() -> None:
 
 def _refuse_method(gradient: Method, engine: str) -> None:
     """Refuse a method that is more than one sweep back through time."""
-    own_sweeps = type(gradient).run is not Method.run or gradient.groups(1) is not None
-    if own_sweeps and torch.is_grad_enabled() and engine != "reference":
+    if not gradient.runs_once and torch.is_grad_enabled() and engine != "reference":
         raise ArgumentError(
             f"the gradient method {gradient!r} is not transformed by torch.func.",
             expected="lp.Full(), lp.Truncated(steps) or lp.RandomTruncated()",

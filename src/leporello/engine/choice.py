@@ -11,7 +11,7 @@ import torch
 from leporello.engine import targets
 from leporello.engine.target import Target
 from leporello.engine.targets import REFERENCE, engine_names, target_of
-from leporello.errors import ArgumentError, LeporelloError, RowsMeet
+from leporello.errors import ArgumentError, EngineRefusal, LeporelloError, RowsMeet
 from leporello.loop.loop import Loop
 from leporello.loop.step import place_of
 
@@ -87,12 +87,31 @@ def _refusal(target: Target | None, loop: Loop) -> LeporelloError | None:
     if refusal is None and loop.batch_interaction is not None:
         return RowsMeet(
             "rows of the batch influence each other in this step.",
-            cell=place_of(loop.signature.module) if loop.signature and loop.signature.module else loop.name,
+            cell=_place(loop),
             because=loop.batch_interaction,
             engine=target.name,
-            tries='compute over features only; or engine="reference", or "auto", which chooses it',
+            tries=f'{"eval()" if loop.written else "compute over features only"}; or engine="reference", or "auto", '
+            "which chooses it",
         )
     return refusal
+
+
+def _place(loop: Loop) -> str:
+    return place_of(loop.signature.module) if loop.signature and loop.signature.module else loop.name
+
+
+def refuse_writes(loop: Loop, why: str, tries: str) -> None:
+    """Refuse a step that writes to a buffer.
+
+    why, tries   why a call cannot do that, and what to do instead
+    """
+    for name, write in loop.written.items():
+        raise EngineRefusal(
+            f"the step writes to its buffer '{name}' at every step: {why}.",
+            cell=_place(loop),
+            line=write.meta.get("line"),
+            tries=tries,
+        )
 
 
 def _warn_if_unavailable(target: Target, loop: Loop, reasons: dict[str, str]) -> None:

@@ -80,6 +80,11 @@ class Method:
         """
         return None
 
+    @property
+    def runs_once(self) -> bool:
+        """Whether a call with gradients is one forward and one backward sweep, with weights or without."""
+        return type(self).run is Method.run and self.groups(1) is None
+
     def cost(self, work: Work, length: int, batch: int) -> tuple[float, float, str]:
         """An estimate: time in forward passes, bytes beyond inputs and outputs, and what the result is, in words."""
         return 1 + work.backward / work.forward, float(work.saved * length * batch), "the exact gradient"

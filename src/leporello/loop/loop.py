@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import torch
 from torch import Tensor, fx, nn
 
 from leporello.loop.fake_tensors import FakeTensorFamily
@@ -87,6 +88,13 @@ class Loop:
     def traced_for_one_batch(self) -> bool:
         """Whether the step depends on the number of rows, so that the graph is right for one number only."""
         return self.batch_interaction is not None and self.family.batch_is_concrete()
+
+    @property
+    def written(self) -> dict[str, fx.Node]:
+        """The buffers that the step writes to, by name, with the operator that does it."""
+        writes = {node.args[0]: node for node in self.nodes if node.target is torch.ops.aten.copy_.default}
+        inputs = zip(self.inputs, self.placeholders, strict=True) if writes else ()
+        return {port.name: writes[node] for port, node in inputs if node in writes}
 
     @property
     def parameters(self) -> dict[str, Tensor | None]:

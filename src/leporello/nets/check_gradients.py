@@ -19,6 +19,7 @@ from leporello.call.values import passing_of
 from leporello.errors import ArgumentError, GradientMismatch
 from leporello.loop.context import context_of
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
+from leporello.loop.tracing.cell_tensors import buffers_restored
 from leporello.loop.tracing.found_tensors import ReadInstead, found_in
 from leporello.nets.plain_loop import plain_loop
 from leporello.nets.recurrent import Recurrent
@@ -113,16 +114,19 @@ def check_gradients(
         torch.manual_seed(seed)
         call = checked_call(net.cell, inputs, state, batch_first=net.batch_first, **arguments)
     of_inputs = net.gradient.backwards
-    found = {name: read() for name, read in net._plan_cache.loop(net.cell, call).found.items()}
+    loop = net._plan_cache.loop(net.cell, call)
+    found, written = {name: read() for name, read in loop.found.items()}, tuple(loop.written)
     as_it_is = torch.float64 in _own_dtypes(net.cell, call)
     read = {name: tensor.detach() if as_it_is else _wide(tensor.detach()) for name, tensor in found.items()}
     wide = {name: tensor.requires_grad_(found[name].requires_grad) for name, tensor in read.items()}
-    fast = _Side.of(net, _on_new_leaves(net.cell, call, lambda leaf: leaf, of_inputs), draws, found)
+    fast = _Side.of(net, _on_new_leaves(net.cell, call, lambda leaf: leaf, of_inputs), draws, found, written)
     shared = {key: found.read() for key, found in found_in(net.cell).items()}  # a copy of the net has the same
     shared |= {id(buffer): buffer.detach() for buffer in net.cell.buffers() if not buffer.is_leaf}
     exact = copy.deepcopy(net, shared)
     exact.cell._apply(_wide)  # .to(float64) would make complex parameters real
-    slow = _Side.of(exact, _on_new_leaves(exact.cell, call, _wide, of_inputs), [_wide(draw) for draw in draws], wide)
+    slow = _Side.of(
+        exact, _on_new_leaves(exact.cell, call, _wide, of_inputs), [_wide(draw) for draw in draws], wide, written
+    )
     instead = {id(tensor): wide[name] for name, tensor in found.items()}
     with torch.enable_grad():
         passing = passing_of(call, net.gradient)
@@ -231,12 +235,23 @@ class _Side:
     call: Call
     draws: Sequence[Tensor]
     found: Mapping[str, Tensor]  # tensors that the step reads and the cell does not register
+    written: Sequence[str]  # buffers that the step writes to
 
     @staticmethod
-    def of(net: Recurrent, call: Call, draws: Sequence[Tensor], found: Mapping[str, Tensor]) -> _Side:
-        return _Side(net, replace(call, draws=list(draws)), list(draws), found)
+    def of(
+        net: Recurrent, call: Call, draws: Sequence[Tensor], found: Mapping[str, Tensor], written: Sequence[str]
+    ) -> _Side:
+        return _Side(net, replace(call, draws=list(draws)), list(draws), found, written)
 
     def run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+        """Outputs, final states and written buffers by name, and the gradients; buffers are restored."""
+        with buffers_restored(self.net.cell):
+            values, gradients = self._run(compute, seed)
+            buffers = {name: self.net.cell.get_buffer(name) for name in self.written}
+            values |= {f"buffer {name}": buffer.detach().clone() for name, buffer in buffers.items()}
+        return values, gradients
+
+    def _run(self, compute: Any, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
         """Outputs and final states by name, and by name the gradients of inputs, states and parameters (or None).
 
         They are the gradients of a random weighting of those outputs and states.

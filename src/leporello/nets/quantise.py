@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from leporello.call.arguments import Call
 from leporello.call.plan_cache import rewritten
+from leporello.engine.choice import refuse_writes
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell, features_of
 from leporello.loop.graph import arguments, copied, function_of
@@ -193,6 +194,7 @@ def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
     with torch.no_grad():
         call = recurrent._checked(data, None)
         loop = rewritten(recurrent._plan_cache.loop(recurrent.cell, call), recurrent.cell, call)
+        refuse_writes(loop, "a quantised network is for inference", "net.eval()")
         products = _products_with(loop, recurrent.cell)
         if not products:
             raise ArgumentError(

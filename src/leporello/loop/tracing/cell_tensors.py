@@ -1,15 +1,15 @@
 """The tensors and attributes of a cell while it is traced: parameters replaced, writes refused, one thread at a time.
 
 `tensors_replaced` runs a cell on fake parameters. `NoWrites`, `refuse_replaced` and `attributes_unchanged` refuse a
-step that writes to its parameters, buffers or attributes: a graph is made from one run of the step, so a write would
-happen once, while tracing, and never again.
+step that writes to its parameters or attributes: a graph is made from one run of the step, so a write would happen
+once, while tracing, and never again. What a step writes in place to a buffer is noted: the graph writes it.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
 from leporello.loop.tracing.attribute_lines import line_that_sets
+from leporello.loop.tracing.trace_errors import current_line
 
 CELL_LOCK = threading.RLock()  # held by whoever reads the tensors of a cell, or replaces them; not by cached calls
 
@@ -80,6 +81,21 @@ def tensors_replaced(cell: nn.Module, instead: Mapping[int, Tensor]) -> Iterator
         replacements.modules = list(others)
 
 
+@contextmanager
+def buffers_restored(module: nn.Module) -> Iterator[None]:
+    """After the block, buffers hold what they held before: what steps have written to them is undone."""
+    before = [(buffer, buffer.detach().clone(), buffer.requires_grad) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value, had_gradient in before:
+                if buffer.requires_grad and not had_gradient:
+                    buffer.detach_()
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
+
+
 def _update_flat_weights(cell: nn.Module) -> None:
     """Make the list of parameters that torch.nn's recurrent modules keep agree with their table of parameters."""
     for module in cell.modules():
@@ -88,9 +104,8 @@ def _update_flat_weights(cell: nn.Module) -> None:
 
 
 _MAKE_IT_STATE = (
-    "make it a state leaf: what a step hands on to the next is state; "
-    "modules that keep statistics (batch norm, spectral norm) write only in train(): eval(), or "
-    "track_running_stats=False"
+    "make it a state leaf: what a step hands on to the next is state; statistics of all steps are a buffer "
+    "(self.register_buffer) that is written in place: add_, copy_"
 )
 
 
@@ -98,12 +113,15 @@ class NoWrites(TorchDispatchMode):
     """While active, an operator that writes to one of the given tensors, or to a view of one, is refused.
 
     tensors      by the name that the error gives them
-    saw_writes   whether an operator has written to any other tensor
+    buffers      names of those that may be written to
+    written      by the name of such a buffer that was written to: the user's line
+    saw_writes   whether an operator has written to any tensor
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], buffers: Collection[str] = ()) -> None:
         super().__init__()
-        self.saw_writes = False
+        self.saw_writes, self.buffers = False, buffers
+        self.written: dict[str, str | None] = {}
         self.names = {_storage_id(value): name for name, value in reversed([*tensors.items()])}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,7 +131,10 @@ class NoWrites(TorchDispatchMode):
             for index, argument in enumerate(func._schema.arguments):
                 value = args[index] if index < len(args) else kwargs.get(argument.name)
                 if argument.is_write and isinstance(value, Tensor) and _storage_id(value) in self.names:
-                    raise _write_refusal(self.names[_storage_id(value)])
+                    name = self.names[_storage_id(value)]
+                    if name not in self.buffers:
+                        raise _write_refusal(name)
+                    self.written.setdefault(name, current_line())
         return func(*args, **kwargs)
 
 
@@ -121,11 +142,31 @@ def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
+def refuse_aliases(tensors: Sequence[tuple[str, Tensor]], written: Mapping[str, str | None]) -> None:
+    """Refuse a step that writes to a buffer whose memory another of its tensors has: the graph takes them apart.
+
+    written   names of such buffers, with the user's line
+    """
+    owners: dict[int, list[str]] = {}
+    for name, tensor in tensors:
+        if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # under a transform a write is refused anyway
+            owners.setdefault(_storage_id(tensor), []).append(name)
+    for names in owners.values():
+        for name in names if len(names) > 1 else ():
+            if name in written:
+                other = next(each for each in names if each != name)
+                raise UntraceableStep(
+                    f"the step writes to the buffer '{name}', whose memory '{other}' has too.",
+                    line=written[name],
+                    tries="one buffer, of which the step itself takes views",
+                )
+
+
 def _write_refusal(name: str, line: str | None = None) -> UntraceableStep:
     return UntraceableStep(
         f"the step writes to '{name}', which all steps share.",
         line=line,
-        expected="a step that only reads its parameters, buffers and attributes",
+        expected="a step that only reads its parameters and attributes",
         tries=_MAKE_IT_STATE,
     )
 

@@ -44,19 +44,31 @@ def why_rows_interact(loop: Loop, sequences: Named, states: Named, contexts: Nam
 
     sequences, states, contexts   name and value of each leaf that the step was traced with
     """
-    if loop.family.batch_is_concrete():
-        return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
-    used = row_count_as_number(loop)
-    if used:
-        return f"the number of rows in the batch is used as a number in {used}"
+    reason = _reason_in_graph(loop)
+    if loop.family.batch_is_concrete() or (reason is not None and not loop.written):
+        return reason
     values = _examples(loop, sequences, states, contexts)
     if values is None:
-        return None
+        return reason
     with torch.no_grad(), torch.autocast(_device(values), enabled=False):
+        if reason is not None:
+            function_of(loop.graph)(Counted(_ROWS, tuple(loop.family.example_lengths)), *values)  # may fail
+            return reason
         line = _gradient_that_joins_rows(loop, values)
         if line is not None:
             return f"the gradient that goes through {line} joins the rows of a step, and is no sum over them"
         return _differs_alone(loop, values)
+
+
+def _reason_in_graph(loop: Loop) -> str | None:
+    """What of the graph makes rows influence each other, without its numbers."""
+    for name, write in loop.written.items():
+        line = write.meta.get("line")
+        return f"the step writes to its buffer '{name}', which all rows share{f' ({line})' if line else ''}"
+    if loop.family.batch_is_concrete():
+        return f"the step decides by the number of rows in the batch{_guard_line(loop)}"
+    used = row_count_as_number(loop)
+    return f"the number of rows in the batch is used as a number in {used}" if used else None
 
 
 def _gradient_that_joins_rows(loop: Loop, values: Sequence[Tensor]) -> str | None:
@@ -169,7 +181,9 @@ def _examples(loop: Loop, sequences: Named, states: Named, contexts: Named) -> l
     held = [port for port in loop.inputs if port.kind == "invariant" and port.role not in OF_THE_CALL]
     if any(loop.invariant(port.name) is None for port in held):
         return None
-    return [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
+    values = [_example(loop, port, examples.get((port.kind, port.name))) for port in loop.inputs]
+    written = loop.written
+    return [value.clone() if port.name in written else value for port, value in zip(loop.inputs, values, strict=True)]
 
 
 def _differs_alone(loop: Loop, values: Sequence[Tensor]) -> str | None:

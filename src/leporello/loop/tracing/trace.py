@@ -30,7 +30,7 @@ from leporello.loop.context import (
 )
 from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily, size_of
-from leporello.loop.graph import copied, placeholders
+from leporello.loop.graph import call, copied, placeholders
 from leporello.loop.graph import results as graph_results
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.own_gradients import recording
@@ -41,6 +41,8 @@ from leporello.loop.step import context_name, observed, place_of, state_names, t
 from leporello.loop.tracing.cell_tensors import (
     NoWrites,
     attributes_unchanged,
+    buffers_restored,
+    refuse_aliases,
     refuse_replaced,
     tensors_of,
     tensors_replaced,
@@ -89,7 +91,10 @@ class _Leaves:
 
 @dataclass(frozen=True)
 class _Traced:
-    """The graph of one run of the step. Its results are the outputs, then the next states, then the named values."""
+    """The graph of one run of the step.
+
+    Its results are the outputs, the next states, the named values, and what the step leaves in the written buffers.
+    """
 
     module: fx.GraphModule
     draws: list[Draw]
@@ -97,6 +102,7 @@ class _Traced:
     present: tuple[bool, ...]  # which leaves of the output are tensors
     spec: Any
     named: list[str]  # names of values inside the step
+    written: dict[str, str | None]  # buffers that the step writes to, with the user's line
 
 
 @under_cell_lock
@@ -138,6 +144,8 @@ def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
         scripts_inlined(),
     ):
         traced, leaves = _traced_step(cell, leaves, family)
+        if traced.written:
+            refuse_aliases(leaves.invariants, traced.written)
         loop = _loop(cell, leaves, family, traced)
     read = tuple((leaves.contexts[leaf][0], axis + (not leaves.shared[leaf])) for leaf, axis in places)
     return loop.replace(free_lengths=read)
@@ -156,6 +164,7 @@ def _batch_interaction(cell: nn.Module, x: Tree, state: Tree, context: Tree, loo
             translated(cell, leaves.sequences, leaves.states, loop.family),
             torch.no_grad(),
             present_context(plain_context(context)),
+            buffers_restored(cell),
         ):
             take(cell, x, state)  # fails in the user's line
         raise
@@ -282,12 +291,13 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
     """
     details: dict[str, Any] = {}
     draws: list[Draw] = []
-    names = [name for name, _ in leaves.invariants]
+    held = [name for name, _ in leaves.invariants]
     fakes = _fake_leaves(leaves, family)
     clock = family.tensor((1,), torch.int64, _device(leaves), rows=True)
     shared = NoWrites(
         dict(zip([name for name, _ in leaves.contexts], fakes.contexts, strict=True))
-        | dict(zip(names, fakes.invariants, strict=True))
+        | dict(zip(held, fakes.invariants, strict=True)),
+        {name for name, _ in cell.named_buffers()},
     )
     finder = _finder(cell, leaves, family, fakes.invariants)
 
@@ -328,7 +338,8 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         tensors = [leaf for leaf, there in zip(output_leaves, present, strict=True) if there]
         outputs = [name for name, there in zip(names, present, strict=True) if there]
         details.update(outputs=outputs, present=present, spec=spec, named=list(named))
-        return [*tensors, *after, *named.values()]
+        buffers = [fakes.invariants[held.index(name)] for name in shared.written]
+        return [*tensors, *after, *named.values(), *buffers]
 
     module = family.traced(
         first,
@@ -361,7 +372,7 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             fakes.states,
             decompositions=_DECOMPOSITIONS,
         )
-    return _Traced(module=module, draws=draws, **details), leaves
+    return _Traced(module=module, draws=draws, written=shared.written, **details), leaves
 
 
 def _finder(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, invariants: Sequence[Tensor]) -> FindTensors:
@@ -387,7 +398,11 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
             for (name, _), node in zip(leaves.states, results[ends[0] : ends[1]], strict=True)
         ),
     )
-    named = dict(zip(traced.named, results[ends[1] :], strict=True))
+    values = results[ends[1] :]
+    named = dict(zip(traced.named, values, strict=False))
+    by_name = {port.name: node for port, node in zip(inputs, places, strict=True) if port.kind == "invariant"}
+    _write_buffers(graph, family, traced.written, by_name, values)
+    results = graph_results(graph)
     inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
     found = {name: found.read for name, found in leaves.found.items()}
     label_values(graph, inputs, places, named)
@@ -400,6 +415,34 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
         constants=constants,
         signature=Signature(leaves.input_spec, leaves.state_spec, traced.spec, traced.present, cell, found),
     )
+
+
+def _write_buffers(
+    graph: fx.Graph,
+    family: FakeTensorFamily,
+    written: Mapping[str, str | None],
+    places: Mapping[str, fx.Node],
+    values: Sequence[fx.Node],
+) -> None:
+    """Write to each buffer what the step leaves in it, at the end of the graph; the operators before read a copy.
+
+    Without the copy autograd would refuse a gradient that reads what the buffer held.
+
+    written   their names, with the user's line
+    places    placeholders by the name of their port
+    values    the last of them are those of the buffers
+    """
+    first = placeholders(graph)[-1].next
+    for (name, line), value in zip(written.items(), values[len(values) - len(written) :], strict=True):
+        place = places[name]
+        readers = list(place.users)
+        with graph.inserting_before(first):
+            before = call(graph, family, aten.clone.default, place)
+        for reader in readers:
+            reader.replace_input_with(place, before)
+        with graph.inserting_before(graph.output_node()):
+            write = graph.call_function(aten.copy_.default, (place, value if value is not place else before))
+        write.meta.update(val=place.meta["val"], line=line)
 
 
 def _inputs(

@@ -31,8 +31,8 @@ from leporello.loop.step import place_of
 
 Named = Sequence[tuple[str, Tensor]]
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
-_OUR_FOLDER = str(Path(__file__).parent.parent)
-_CELLS_FOLDER = str(Path(__file__).parent.parent / "cells")
+_OUR_FOLDER = str(Path(__file__).parents[2])
+_CELLS_FOLDER = str(Path(__file__).parents[2] / "cells")
 _PYTHON_FOLDER = sysconfig.get_paths()["stdlib"]
 _GRAPH_IS_FIXED = "numbers differ from row to row and from step to step, and the graph of a step is made once"
 
@@ -170,7 +170,7 @@ class UserLines(TorchFunctionMode):
         mode = get_proxy_mode()
         if mode is None:
             return func(*args, **(kwargs or {}))
-        with at_line(mode.tracer.graph, _current_line):
+        with at_line(mode.tracer.graph, current_line):
             return func(*args, **(kwargs or {}))
 
 
@@ -186,7 +186,7 @@ def at_line(graph: fx.Graph, line: Callable[[], str | None]) -> Iterator[None]:
         node = node.prev
 
 
-def _current_line() -> str | None:
+def current_line() -> str | None:
     """`my_cell.py, line 12: y = torch.remainder(x, 2)`, of the innermost frame that is the user's."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

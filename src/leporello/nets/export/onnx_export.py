@@ -16,6 +16,7 @@ from leporello.call.inputs import map_tensors, time_first
 from leporello.errors import ArgumentError
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, described, leaf_names, leaves_of, map_leaves
+from leporello.loop.tracing.cell_tensors import buffers_restored
 from leporello.nets.export.onnx_check import Trial, check
 from leporello.nets.export.onnx_graph import (
     IR_VERSION,
@@ -98,9 +99,10 @@ def export_onnx(
             else "lp.Summary and lp.Layers put nets and a head together",
         )
     plan = _Plan(net, example, lengths, resets, state, steps)
-    trials = plan.trials()
     model = OnnxModel()
-    written, outputs = plan.written(model)
+    with buffers_restored(net):
+        trials = plan.trials()
+        written, outputs = plan.written(model)
     data = written.SerializeToString()
     found = check(net, data, model.lines, trials, plan.feeds, list(outputs))
     write_atomically(path, data)

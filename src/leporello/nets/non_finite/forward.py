@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from leporello.engine import reference
 from leporello.engine.state_gradient import ALL, Passing, broadcast_mask
+from leporello.loop.draft import Draft
 from leporello.loop.fake_tensors import row_axes
 from leporello.loop.graph import FASTER_CALLS, arguments, function_of
 from leporello.loop.loop import Loop
@@ -27,6 +28,14 @@ from leporello.nets.non_finite.origin import Origin, kind_of, made_by, tensors_i
 
 BLOCK_STEPS = 64  # steps that are run before their results are checked
 States = dict[str, Tensor]
+
+
+def _without_writes(loop: Loop) -> Loop:
+    """The Loop that leaves the buffers of the cell as they are."""
+    draft = Draft(loop)
+    for write in loop.written.values():
+        draft.graph.erase_node(draft.copies[write])
+    return draft.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +54,7 @@ class FailedCall:
 
     @staticmethod
     def of_call(loop: Loop, values: Sequence[Tensor], length: int, batch: int) -> FailedCall:
-        loop = without_own_gradients(loop)
+        loop = _without_writes(without_own_gradients(loop))
         return FailedCall(loop, function_of(loop.graph), tuple(values), length, batch)
 
     @cached_property

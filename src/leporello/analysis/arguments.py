@@ -137,6 +137,7 @@ def call_in_float64(
         context=context_of(contexts, call.context),
         contexts=contexts,
         draws=[to_float64(draw) for draw in draws] if isinstance(draws, (list, tuple)) else draws,
+        one_step=False,  # draws come as `net.draw` gives them, with the length axis
         sequences=[(name, leaf) for name, leaf in zip(names, leaves_of(inputs), strict=True) if leaf is not None],
         states=[(name, to_float64(leaf)) for name, leaf in call.states],
     )

@@ -329,7 +329,7 @@ def test_a_wrong_step_is_refused_and_nothing_is_written(tmp_path: Path, monkeypa
     wrong = c_dialect._OF_REALS["product"].replace("k < inner; k++, w += 8", "k < inner - 1; k++, w += 8")
     monkeypatch.setitem(c_dialect._OF_REALS, "product", wrong)
     net = lp.Recurrent(lp.GRU(3, 8))
-    with pytest.raises(lp.errors.EngineRefusal, match="the C differs from the network in 'o'") as caught:
+    with pytest.raises(lp.errors.ExportMismatch, match="the C differs from the network in 'o'") as caught:
         lp.export(net, tmp_path / "model.c", example=torch.randn(5, 2, 3))
     assert "at step 0, row 0" in str(caught.value)
     assert not list(tmp_path.iterdir())

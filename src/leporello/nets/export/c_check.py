@@ -21,7 +21,7 @@ from torch import Tensor
 from leporello.call.arguments import Call
 from leporello.call.values import names_of
 from leporello.engine.cpu.build import compile_c
-from leporello.errors import EngineRefusal
+from leporello.errors import EngineRefusal, ExportMismatch
 from leporello.loop.graph import function_of
 from leporello.loop.port import Role
 from leporello.nets.export.c_model import CModel, Value
@@ -165,9 +165,9 @@ def _compare_steps(compiled: Compiled, call: Call, inputs: Sequence[Tensor], tol
     return worst
 
 
-def _difference(model: CModel, index: int, time: int, row: int, one: Tensor, other: Tensor) -> EngineRefusal:
+def _difference(model: CModel, index: int, time: int, row: int, one: Tensor, other: Tensor) -> ExportMismatch:
     value = [*model.outputs, *model.states][index]
-    return EngineRefusal(
+    return ExportMismatch(
         f"the C differs from the network in '{value.label}'.",
         cell=model.cell,
         came=f"a difference of {_largest(one, other):.3g} at step {time}, row {row}",

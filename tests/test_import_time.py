@@ -32,3 +32,10 @@ def test_importing_leporello_adds_little_to_torch() -> None:
 def test_importing_leporello_loads_neither_sympy_nor_dynamo_nor_an_optional_package() -> None:
     optional = {"rich", "typer", "matplotlib", "tokenizers", "safetensors", "tomli_w", "platformdirs", "tensordict"}
     assert {"sympy", "torch._dynamo", *optional} & (loaded_by("import leporello") - loaded_by("import torch")) == set()
+
+
+def test_the_tracer_is_loaded_as_a_network_is_made_so_that_no_first_call_waits_for_it() -> None:
+    tracer = {"sympy", "torch._dynamo", "leporello.loop.symbolic_shapes"}
+    made = "import leporello as lp; cell = lp.Elman(2, 3, 1)"
+    assert not tracer & (loaded_by(made) - loaded_by("import torch"))
+    assert tracer <= loaded_by(f"{made}; lp.Recurrent(cell)")

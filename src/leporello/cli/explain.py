@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from leporello.cli.network_spec import (
     check_counts,
 )
 from leporello.errors import ArgumentError
+from leporello.loop.phases import recorded_phases
 from leporello.specs.user_code import reporting_user_errors
 
 
@@ -34,11 +36,12 @@ def explain(
 ) -> None:
     """Say how a cell would run: which engine, what runs where, and why."""
     check_counts(length=length, batch=batch)
-    network = build_network(cell, input, engine)
-    if not hasattr(network.net, "explain"):
-        raise ArgumentError(f"{network.name} is several networks.", tries="explain each of them")
-    with reporting_user_errors(network.name):
-        say(f"{network.description}\n\n{_explanation(network, length, batch, passes, timing).rstrip()}")
+    with recorded_phases("the rest") if timing else nullcontext():  # making the network loads torch's tracer
+        network = build_network(cell, input, engine)
+        if not hasattr(network.net, "explain"):
+            raise ArgumentError(f"{network.name} is several networks.", tries="explain each of them")
+        with reporting_user_errors(network.name):
+            say(f"{network.description}\n\n{_explanation(network, length, batch, passes, timing).rstrip()}")
 
 
 def _explanation(network: BuiltNetwork, length: int, batch: int, passes: bool, timing: bool) -> str:

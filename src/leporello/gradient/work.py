@@ -9,8 +9,8 @@ from torch import Tensor, fx
 
 from leporello.loop.fake_tensors import has_rows
 from leporello.loop.loop import Loop
+from leporello.loop.part import part
 from leporello.loop.port import Role
-from leporello.loop.split import part
 from leporello.loop.value_classes import is_matrix_product
 from leporello.rewrite.differentiate import differentiate
 from leporello.rewrite.prune import prune

@@ -22,7 +22,7 @@ from torch.backends import opt_einsum
 from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
 
-from leporello.loop.phases import timed_phase
+from leporello.loop.phases import no_garbage_collection, timed_phase
 from leporello.loop.sizes import AnySize, Size, nominal
 
 if TYPE_CHECKING:
@@ -74,9 +74,12 @@ def _strip_shapes(key: Any) -> None:
             part.value = _DeconstructedSymType(kind, _DeconstructedSymNode.from_node(node))
 
 
-def _symbolic_shapes() -> ModuleType:
-    """Our module of symbolic sizes. Here it is loaded, with sympy and all of dynamo: most of a second."""
-    with timed_phase("loading torch's tracer"):
+def load_tracer() -> ModuleType:
+    """Load what a trace needs of torch, with sympy and all of dynamo: half a second, once a process.
+
+    A network does so as it is made, so that its first call need not. Returns our module of symbolic sizes.
+    """
+    with timed_phase("loading torch's tracer"), no_garbage_collection():
         from leporello.loop import symbolic_shapes
     return symbolic_shapes
 
@@ -91,7 +94,7 @@ class FakeTensorFamily:
     """
 
     def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
-        symbolic_shapes = _symbolic_shapes()
+        symbolic_shapes = load_tracer()
         free = next((size for size in _EXAMPLE_BATCHES if size not in feature_sizes), 37)
         self.example_rows = rows if rows is not None else free
         self.shapes = symbolic_shapes.Shapes(

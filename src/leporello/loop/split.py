@@ -1,8 +1,7 @@
 """`split`: a Loop as stages, with what must run step by step separated from what can run on all steps at once.
 
 A strongly connected component with a cycle is an inside. Everything else runs on all steps at once, as late as it can,
-with length x batch rows in the place of the batch. Before that, `part` turns `[x, h] W` into `x W1 + h W2`: a cell that
-concatenates input and state then has the same inside as one with two products.
+with length x batch rows in the place of the batch. Before that, `part` takes products of concatenated values apart.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from leporello.loop.fake_tensors import has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import without_own_gradients
+from leporello.loop.part import part
 from leporello.loop.stages import Split, Stage, StageGraphs
 from leporello.loop.value_classes import (
     ValueClass,
@@ -30,6 +30,7 @@ from leporello.loop.value_classes import (
     varying_components,
 )
 
+aten = torch.ops.aten
 Classes = dict[fx.Node, ValueClass]
 Places = dict[fx.Node, int]  # inside k is stage 2k + 1; at-once stages have even numbers
 
@@ -337,64 +338,3 @@ def _write_what_stages_read(
                 next(writer for writer in timed if writer.has(node)).write(node)
             elif kinds[node] in (ValueClass.FIXED, ValueClass.TIMELESS) and node.op != "placeholder":
                 once.write(node)
-
-
-aten = torch.ops.aten
-
-
-def part(loop: Loop) -> Loop:
-    """Replace [x, h] W by x W1 + h W2, where W is an invariant and only some of the concatenated values depend on a
-    state.
-
-    The product of the others then leaves the cycle. A Loop without such products is returned as it is.
-    """
-    if not any(_concatenated(node) for node in loop.nodes):
-        return loop
-    draft = Draft(loop)
-    fixed = {draft.copies[node] for node, kind in classes(loop).items() if kind is ValueClass.FIXED}
-    dependent = _state_dependent(draft)
-    for node in list(draft.graph.nodes):
-        pieces = _concatenated(node)
-        mixed = len({piece in dependent for piece in pieces}) == 2
-        if mixed and node.args[-1] in fixed:
-            with draft.before(node):
-                draft.replace(node, _sum_of_products(draft, node, pieces, dependent))
-    return draft.close()
-
-
-def _concatenated(node: fx.Node) -> list[fx.Node]:
-    """The values whose concatenation along features is the left factor of a matrix product; [] for other nodes."""
-    if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
-        return []
-    row = arguments(node)[-2]
-    if row.target is not aten.cat.default or len(row.args) < 2 or row.args[1] not in (1, -1):
-        return []
-    return list(row.args[0])
-
-
-def _state_dependent(draft: Draft) -> set[fx.Node]:
-    """The values that depend on a state."""
-    dependent = {node for port, node in draft.inputs if port.kind == "state"}
-    for node in draft.graph.nodes:
-        if dependent & set(node.all_input_nodes):
-            dependent.add(node)
-    return dependent
-
-
-def _sum_of_products(draft: Draft, node: fx.Node, pieces: list[fx.Node], dependent: set[fx.Node]) -> fx.Node:
-    """The sum of the products of all pieces, each with its rows of the matrix; the pieces in `dependent` come last.
-
-    The bias of an `addmm` comes first.
-    """
-    matrix = arguments(node)[-1]
-    widths = [piece.meta["val"].shape[1] for piece in pieces]
-    starts = [sum(widths[:index]) for index in range(len(pieces))]
-    ordered = sorted(zip(pieces, starts, widths, strict=True), key=lambda placed: placed[0] in dependent)
-    total: Any = node.args[0] if node.target is aten.addmm.default else None
-    for piece, start, width in ordered:
-        block = draft.call(aten.slice.Tensor, matrix, 0, start, start + width)
-        if total is None:
-            total = draft.call(aten.mm.default, piece, block)
-        else:
-            total = draft.call(aten.addmm.default, total, piece, block)
-    return total

@@ -1,4 +1,4 @@
-"""`Shapes`: torch's record of symbolic sizes, as fake tensors use it. Importing it loads sympy and dynamo: a second."""
+"""`Shapes`: torch's record of symbolic sizes, as fake tensors use it. Importing it loads sympy and dynamo."""
 
 from __future__ import annotations
 

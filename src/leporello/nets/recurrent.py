@@ -31,6 +31,7 @@ from leporello.gradient.through_time import Full
 from leporello.loop.batch_axis import Axes, BatchAxis, batch_in_front
 from leporello.loop.cell import Cell, features_of
 from leporello.loop.construction import Constructed
+from leporello.loop.fake_tensors import load_tracer
 from leporello.loop.state import Tree
 from leporello.loop.step import as_module, place_of
 from leporello.loop.torch_names import OwnNames
@@ -91,6 +92,7 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
         self.batch_first = batch_first
         self._plan_cache = PlanCache()
         self._handle = handle_of(self)
+        load_tracer()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -1,6 +1,6 @@
 """Rewrites: each takes a Loop and returns a Loop. `part` is defined in `loop.split`, which uses it."""
 
-from leporello.loop.split import part
+from leporello.loop.part import part
 from leporello.rewrite.associate import associate
 from leporello.rewrite.clip import clip
 from leporello.rewrite.differentiate import differentiate

@@ -15,8 +15,9 @@ from torch import fx
 
 from leporello.loop.loop import Loop
 from leporello.loop.own_gradients import has_own_gradients, without_own_gradients
+from leporello.loop.part import part
 from leporello.loop.phases import timed_phase
-from leporello.loop.split import part, split
+from leporello.loop.split import split
 from leporello.loop.stages import Split
 from leporello.rewrite.associate import associate
 from leporello.rewrite.differentiate import differentiate

@@ -67,6 +67,32 @@ class Runner(Protocol):
         """
 
 
+class RecordedSteps(Protocol):
+    """What may run the steps of an inside of torch's operators in the place of Python.
+
+    about   how it runs them, in words, for `explain`
+    """
+
+    @property
+    def about(self) -> str: ...
+
+    def run(
+        self,
+        steps: int,
+        batch: int,
+        reverse: bool,
+        states: Sequence[Tensor],
+        reads: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        places: Sequence[Tensor],
+    ) -> tuple[list[Tensor], list[Tensor]] | None:
+        """Run all steps of a window; returns the states after it and the loose results, flat.
+
+        None where Python has to run them. `reads` and `places` are [steps, ...], each step contiguous, in the order of
+        time even where the steps run backwards.
+        """
+
+
 class StageFunction(Protocol):
     """A function of a target that stands in the graph of an at-once stage; both attributes may be missing.
 
@@ -122,6 +148,10 @@ def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
     sequence[step] = value
 
 
+def _never(function: Any, states: int, loose: Any, device: torch.device) -> None:
+    """Of no inside on no device."""
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """An engine that runs a split Loop.
@@ -142,6 +172,8 @@ class Target:
                   gradients. None where the stages are run
     build_ahead   begins to build what all kernels of a dtype share, before it is known whether there will be one
     wait          where runners are built side by side: until this one is; raises EngineRefusal if that failed
+    recorded      from one step of an inside as a function, its number of states, its loose results with their row axes
+                  and the device to what runs all steps; None where Python runs them
     at_once       from an at-once stage to stages whose graphs may call functions of the target (`StageFunction`);
                   unchanged by default
     language      what its generated text is written in, for `explain`
@@ -164,6 +196,9 @@ class Target:
     interpret: Callable[[Loop], Callable[..., tuple[list[Tensor], list[Tensor]]]] | None = None
     build_ahead: Callable[[torch.dtype], object] = lambda dtype: None
     wait: Callable[[Any], None] = lambda runner: None
+    recorded: Callable[[Callable[..., Any], int, Sequence[tuple[int, int]], torch.device], RecordedSteps | None] = (
+        _never
+    )
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
     put_step: Callable[[Tensor, int, Tensor], None] = put_step
     put_shifted: PutShifted = put_shifted

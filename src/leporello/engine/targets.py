@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from leporello.engine.cpu.target import CPU_TARGET
 from leporello.engine.exact import EXACT
+from leporello.engine.gpu.captured_steps import captured
 from leporello.engine.gpu.target import GPU_TARGET
 from leporello.engine.target import Target, WindowSizes
 
@@ -15,6 +16,7 @@ STEPWISE = Target(
     name="stepwise",
     windows={"cpu": WindowSizes(max_rows=512, min_count=12, min_rows=128)},
     default_windows=WindowSizes(max_rows=1 << 16),
+    recorded=captured,
 )
 TARGETS: dict[str, Target] = {target.name: target for target in (CPU_TARGET, GPU_TARGET, STEPWISE)}
 REFERENCE = "reference"  # not a target: it interprets the Loop's graph

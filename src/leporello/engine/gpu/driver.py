@@ -132,17 +132,19 @@ class _Launch(Structure):
 
 
 @functools.cache
-def _cuda() -> ctypes.CDLL:
+def cuda_driver() -> ctypes.CDLL:
+    """The driver's library."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise EngineRefusal("the CUDA driver is not found.", says=str(error)) from error
 
 
-def _checked(status: int, doing: str) -> None:
+def checked(status: int, doing: str) -> None:
+    """Raise an EngineRefusal where a call of the driver has failed."""
     if status:
         text = c_char_p()
-        _cuda().cuGetErrorString(status, byref(text))
+        cuda_driver().cuGetErrorString(status, byref(text))
         says = (text.value or b"").decode()
         raise EngineRefusal(f"the CUDA driver failed to {doing}.", says=f"{says} (error {status})")
 
@@ -151,15 +153,15 @@ def _checked(status: int, doing: str) -> None:
 def _context(index: int) -> c_void_p:
     """The context of a device that torch uses too."""
     device, context = c_int(), c_void_p()
-    _checked(_cuda().cuInit(0), "start")
-    _checked(_cuda().cuDeviceGet(byref(device), index), "find a device")
-    _checked(_cuda().cuDevicePrimaryCtxRetain(byref(context), device), "open a device")
+    checked(cuda_driver().cuInit(0), "start")
+    checked(cuda_driver().cuDeviceGet(byref(device), index), "find a device")
+    checked(cuda_driver().cuDevicePrimaryCtxRetain(byref(context), device), "open a device")
     return context
 
 
 def make_current(index: int) -> None:
     """Make a device's context that of this thread: those of autograd begin without one."""
-    _checked(_cuda().cuCtxSetCurrent(_context(index)), "choose a device")
+    checked(cuda_driver().cuCtxSetCurrent(_context(index)), "choose a device")
 
 
 class DeviceFunction:
@@ -175,13 +177,15 @@ class DeviceFunction:
         module, self._function = c_void_p(), c_void_p()
         with torch.cuda.device(device):
             make_current(device.index)
-            _checked(_cuda().cuModuleLoadData(byref(module), code), "load a kernel")
-            _checked(_cuda().cuModuleGetFunction(byref(self._function), module, b"run"), "find a kernel")
+            checked(cuda_driver().cuModuleLoadData(byref(module), code), "load a kernel")
+            checked(cuda_driver().cuModuleGetFunction(byref(self._function), module, b"run"), "find a kernel")
             self.registers, self.local_bytes = self._attribute(REGISTERS), self._attribute(LOCAL_BYTES)
             doing = f"give a kernel {shared} bytes of shared memory"
-            _checked(_cuda().cuFuncSetAttribute(self._function, SHARED_LIMIT, shared), doing)
+            checked(cuda_driver().cuFuncSetAttribute(self._function, SHARED_LIMIT, shared), doing)
             if cluster > 8:
-                _checked(_cuda().cuFuncSetAttribute(self._function, LARGE_CLUSTERS, 1), "allow a cluster of 16 blocks")
+                checked(
+                    cuda_driver().cuFuncSetAttribute(self._function, LARGE_CLUSTERS, 1), "allow a cluster of 16 blocks"
+                )
         self._attributes = (_Attribute * 2)()
         count = 0
         if cluster > 1:
@@ -193,11 +197,11 @@ class DeviceFunction:
             self._attributes[count].value.number = 1
             count += 1
         self._launch = _Launch((1, 1, 1), (threads, 1, 1), shared, None, self._attributes, count)
-        self._run = _cuda().cuLaunchKernelEx
+        self._run = cuda_driver().cuLaunchKernelEx
 
     def _attribute(self, number: int) -> int:
         value = c_int()
-        _checked(_cuda().cuFuncGetAttribute(byref(value), number, self._function), "describe a kernel")
+        checked(cuda_driver().cuFuncGetAttribute(byref(value), number, self._function), "describe a kernel")
         return value.value
 
     @functools.cached_property
@@ -206,10 +210,10 @@ class DeviceFunction:
         count = c_int()
         with torch.cuda.device(self.device):
             make_current(self.device.index)
-            status = _cuda().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            status = cuda_driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 byref(count), self._function, c_int(self.threads), c_size_t(self.shared)
             )
-        _checked(status, "count the blocks that run at once")
+        checked(status, "count the blocks that run at once")
         return count.value
 
     def launch(self, words: array[int], blocks: int) -> None:
@@ -223,7 +227,7 @@ class DeviceFunction:
         else:
             with torch.cuda.device(self.device):
                 status = self._run(byref(launch), self._function, arguments, None)
-        _checked(status, "launch a kernel")
+        checked(status, "launch a kernel")
 
 
 def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
@@ -232,4 +236,4 @@ def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
     make_current(device)
     stream = c_void_p(torch._C._cuda_getCurrentRawStream(device))
     to, source = c_size_t(sequence.data_ptr() + step * size), c_size_t(value.data_ptr())
-    _checked(_cuda().cuMemcpyDtoDAsync_v2(to, source, c_size_t(size), stream), "copy a state")
+    checked(cuda_driver().cuMemcpyDtoDAsync_v2(to, source, c_size_t(size), stream), "copy a state")

@@ -1,4 +1,7 @@
-"""`run_inside`: an inside, step by step by torch's operators; `repeated`: a value for all steps of a window."""
+"""`run_inside`: an inside, step by step by torch's operators; `repeated`: a value for all steps of a window.
+
+Python runs the steps, unless the target has recorded them (`Target.recorded`).
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,15 @@ def run_inside(
     places   memory into which the `placed` results are written, flat, rows first
     """
     count, function = len(timed.states), timed.function
-    inputs = [_by_steps(value, axis, steps, batch) for value, axis in reads]
-    outputs = [_by_steps(place, 0, steps, batch) for place in places]
+    sequences = [_in_steps(value, axis, steps, batch) for value, axis in reads]
+    memories = [_in_steps(place, 0, steps, batch) for place in places]
+    if timed.recorded is not None:
+        done = timed.recorded.run(steps, batch, reverse, states, sequences, fixed, memories)
+        if done is not None:
+            return done
+    inputs: list[Sequence[Tensor]] = [value.unbind(0) for value in sequences]
+    outputs: list[Sequence[Tensor]] = [memory.unbind(0) for memory in memories]
+    del sequences, memories
     if reverse:
         inputs, outputs = [steps_of[::-1] for steps_of in inputs], [steps_of[::-1] for steps_of in outputs]
     columns: list[list[Tensor]] = [[] for _ in timed.loose]
@@ -58,10 +68,10 @@ def _axis(timed: TimedStage, node: Any) -> int:
     return next(rows for written, rows in timed.writes if written is node and rows is not None)
 
 
-def _by_steps(value: Tensor, axis: int, steps: int, batch: int) -> Sequence[Tensor]:
-    """A flat value as one contiguous tensor per step."""
+def _in_steps(value: Tensor, axis: int, steps: int, batch: int) -> Tensor:
+    """A flat value as [steps, ...], each step contiguous."""
     by_steps = value.unflatten(axis, (steps, batch))
-    return (by_steps.movedim(axis, 0).contiguous() if axis else by_steps).unbind(0)
+    return by_steps.movedim(axis, 0).contiguous() if axis else by_steps
 
 
 def repeated(value: Tensor, axis: int, steps: int) -> Tensor:

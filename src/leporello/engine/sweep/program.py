@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.lagged import PutShifted
-from leporello.engine.target import Runner, Target
+from leporello.engine.target import RecordedSteps, Runner, Target
 from leporello.kernel.decompose import decomposed
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Kernel, Matrix
@@ -65,6 +65,7 @@ class TimedStage:
     scattered  those of `varying` that it takes with their rows anywhere in memory: they are not made contiguous
     direct     where an at-once stage is one call of a target's function that reads sequences in place: that function,
                and the sequences in the order of its arguments
+    recorded   of an inside that torch's operators run: what may run all its steps in the place of Python
     """
 
     inside: bool
@@ -79,6 +80,7 @@ class TimedStage:
     kernel: InsideKernel | None = None
     scattered: frozenset[fx.Node] = frozenset()
     direct: tuple[Callable[..., Any], tuple[fx.Node, ...]] | None = None
+    recorded: RecordedSteps | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +166,9 @@ def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target
     """
     if stage.kind == "inside":
         ready = _with_function(split, stage, done)
-        return [ready if target.build is None else replace(ready, kernel=_inside_kernel(split, stage, target))]
+        if target.build is not None:
+            return [replace(ready, kernel=_inside_kernel(split, stage, target))]
+        return [replace(ready, recorded=_recorded(ready, split, target))]
     parts: list[TimedStage] = []
     read_later: set[fx.Node] = set()
     for part in reversed(target.at_once(stage)):
@@ -198,6 +202,12 @@ def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> Tim
         done=done,
         scattered=frozenset() if inside else _scattered(stage),
     )
+
+
+def _recorded(timed: TimedStage, split: Split, target: Target) -> RecordedSteps | None:
+    """What the target has to run the steps of an inside in the place of Python."""
+    loose = [(index, next(rows or 0 for one, rows in timed.writes if one is node)) for index, node in timed.loose]
+    return target.recorded(timed.function, len(timed.states), loose, split.loop.inputs[0].device)
 
 
 def _scattered(stage: Stage) -> frozenset[fx.Node]:

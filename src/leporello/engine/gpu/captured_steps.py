@@ -1,0 +1,275 @@
+"""`CapturedSteps`: the steps of an inside recorded once and replayed, so that Python launches no operator of its own.
+
+On a GPU a recording is a CUDA graph (`engine/gpu/cuda_graphs.py`). It reads and writes memory of its own: what a call
+has for some steps is copied there, the steps are replayed, and their results are copied to where the call wants them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.engine.gpu.captured_memory import (
+    Kind,
+    StepMemory,
+    Window,
+    copy_all,
+    form_of_steps,
+    is_plain,
+    layout_of,
+    stacked,
+)
+from leporello.engine.gpu.cuda_graphs import CudaGraphs
+from leporello.engine.gpu.recorder import NotRecorded, Recorder, Recording
+
+STEPS = 32  # of a recording, at most
+FEWEST_STEPS = 4  # of a window: fewer are as fast without
+MEMORY_BYTES = 64 << 20  # of one kind of call, for what its steps read and write
+KINDS = 4  # of calls whose recordings an inside keeps, the last used
+ODD_SIZES = 3  # recordings of a kind with another number of steps than a power of two
+ATTEMPTS = 2  # to record, before it is given up
+
+Results = tuple[list[Tensor], list[Tensor]]
+
+
+def can_capture(device: torch.device) -> bool:
+    """Whether a device may have a recorder."""
+    return device.type == "cuda" and torch.version.cuda is not None
+
+
+def recorder_of(device: torch.device) -> Recorder:
+    """The recorder of a device that can capture."""
+    return CudaGraphs.of(device)
+
+
+def switched_off() -> bool:
+    """Whether the user wants no recordings."""
+    return os.environ.get("LEPORELLO_CUDA_GRAPHS", "1") == "0"
+
+
+def captured(
+    function: Callable[..., Any], count: int, loose: Sequence[tuple[int, int]], device: torch.device
+) -> CapturedSteps | None:
+    """An inside's steps, to be recorded; None on a device that has no recorder."""
+    return CapturedSteps(function, count, loose) if can_capture(device) else None
+
+
+class CapturedSteps:
+    """The recordings of one inside.
+
+    function   one step: of the batch, states, reads, fixed values and memory for placed results; see `TimedStage`
+    count      states among its results, the first ones
+    loose      its other results that are not placed: their index and row axis
+    refused    why nothing is recorded any more
+    """
+
+    def __init__(self, function: Callable[..., Any], count: int, loose: Sequence[tuple[int, int]]) -> None:
+        self.function, self.count, self.loose = function, count, loose
+        self.kinds: OrderedDict[Any, Kind] = OrderedDict()
+        self.recorders: dict[torch.device, Recorder] = {}
+        self.refused: str | None = None
+        self.failures = 0
+
+    @property
+    def about(self) -> str:
+        """How the steps are run, for `explain`."""
+        if self.refused is not None:
+            return f"not captured in CUDA graphs: {self.refused}"
+        if switched_off():
+            return "not captured in CUDA graphs: LEPORELLO_CUDA_GRAPHS=0"
+        sizes = sorted({size for kind in self.kinds.values() for _, size in kind.recordings}, reverse=True)
+        if sizes:
+            counts = " and ".join([", ".join(map(str, sizes[:-1])), str(sizes[-1])]) if sizes[1:] else str(sizes[0])
+            return f"captured in CUDA graphs of {counts} steps"
+        if any(kind.too_large for kind in self.kinds.values()):
+            return f"not captured in CUDA graphs: {FEWEST_STEPS} steps need more than {MEMORY_BYTES >> 10:,} KiB"
+        return f"captured in CUDA graphs of up to {STEPS} steps by the second call of a kind"
+
+    def run(
+        self,
+        steps: int,
+        batch: int,
+        reverse: bool,
+        states: Sequence[Tensor],
+        reads: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        places: Sequence[Tensor],
+    ) -> Results | None:
+        """Run all steps of a window; returns the states after it and the loose results, flat.
+
+        None where the caller has to run them: at the first call of a kind, and wherever nothing can be recorded.
+
+        reads, places   [steps, ...], each step contiguous
+        """
+        if steps < FEWEST_STEPS or self.refused is not None or switched_off():
+            return None
+        device = states[0].device
+        if not all(is_plain(value, device) for value in (*states, *reads, *fixed, *places)):
+            self.refused = f"its steps read what is no ordinary tensor on {device}"
+            return None
+        if device not in self.recorders:
+            self.recorders[device] = recorder_of(device)
+        recorder = self.recorders[device]
+        if recorder.is_busy():
+            return None
+        window = Window(batch, reverse, states, reads, fixed, places)
+        with recorder.turn():
+            kind = self._kind(window, device)
+            if kind is None or kind.too_large:
+                return None
+            try:
+                return self._replayed(recorder, kind, window, steps)
+            except (NotRecorded, torch.OutOfMemoryError) as error:
+                kind.drop()
+                self.failures += 1
+                if self.failures == ATTEMPTS:
+                    self.refused = str(error).split("\n")[0]
+                    self.kinds.clear()
+                return None
+
+    def _kind(self, window: Window, device: torch.device) -> Kind | None:
+        """The kind of a call; None for the first of its kind."""
+        steps = tuple(map(form_of_steps, (*window.reads, *window.places)))
+        rows = (int(window.batch), getattr(window.batch, "lengths", ()))
+        key = (device, rows, window.reverse, layout_of(window.states), steps, layout_of(window.fixed), _switches())
+        addresses = [value.data_ptr() for value in window.fixed]
+        kind = self.kinds.get(key)
+        if kind is None:
+            self.kinds[key] = Kind(addresses)
+            if len(self.kinds) > KINDS:
+                self.kinds.popitem(last=False)
+            return None
+        self.kinds.move_to_end(key)
+        kind.note(addresses)
+        return kind
+
+    # ---- one window
+
+    def _replayed(self, recorder: Recorder, kind: Kind, window: Window, steps: int) -> Results | None:
+        if kind.memory is None:
+            with _lasting(recorder):
+                kind.memory = self._memory(kind, window)
+        memory = kind.memory
+        if memory is None:
+            kind.too_large = True
+            return None
+        memory.copy_fixed(window)
+        states = list(window.states)
+        axes = [axis for _, axis in self.loose]
+        whole = [
+            one.new_empty((*one.shape[1 : 1 + axis], steps, *one.shape[1 + axis :]))
+            for one, axis in zip(memory.loose, axes, strict=True)
+        ]
+        for start, size in _parts(kind, memory.steps, steps, window.reverse):
+            memory.copy_reads(window, start, size)
+            with _lasting(recorder):
+                given = memory.states_like(states)
+            copy_all((to, value) for to, value in zip(given, states, strict=True) if to is not value)
+            key = (layout_of(given), size)
+            if key not in kind.recordings:
+                states = [state.clone() for state in given]  # the steps run once before they are recorded
+                kind.recordings[key] = self._recorded(recorder, memory, window, given, size)
+                copy_all(zip(given, states, strict=True))
+            recording, states = kind.recordings[key]
+            recording()
+            end = start + size
+            copy_all((to[start:end], value[:size]) for to, value in zip(window.places, memory.places, strict=True))
+            for to, value, axis in zip(whole, memory.loose, axes, strict=True):
+                to.narrow(axis, start, size).copy_(stacked(value, axis, size))
+        flat = [value.flatten(axis, axis + 1) for value, axis in zip(whole, axes, strict=True)]
+        return [state.clone() for state in states], flat
+
+    # ---- recordings
+
+    def _memory(self, kind: Kind, window: Window) -> StepMemory | None:
+        """Memory for a kind of call; None where it would be too much."""
+        memory_of_step = [torch.empty_like(value[0]) for value in window.places]
+        first = [value[0] for value in window.reads]
+        results = self.function(window.batch, *window.states, *first, *window.fixed, *memory_of_step)
+        loose = [results[index] for index, _ in self.loose]
+        size, steps = sum(value.nbytes for value in (*first, *memory_of_step, *loose)), STEPS
+        while steps * size > MEMORY_BYTES:
+            steps //= 2
+        return StepMemory.of(steps, window, loose, kind.moving) if steps >= FEWEST_STEPS else None
+
+    def _recorded(
+        self, recorder: Recorder, memory: StepMemory, window: Window, given: Sequence[Tensor], size: int
+    ) -> tuple[Recording, list[Tensor]]:
+        """A recording of `size` steps, and the memory in which it leaves the states.
+
+        given   the memory in which it finds them
+        """
+        fixed = memory.fixed(window)
+
+        def one_step(states: Sequence[Tensor], time: int) -> Sequence[Tensor]:
+            reads, places = ([value[time] for value in values] for values in (memory.reads, memory.places))
+            results: Sequence[Tensor] = self.function(window.batch, *states, *reads, *fixed, *places)
+            return results
+
+        with _lasting(recorder):
+            after = memory.states_like(one_step(given, 0 if window.reverse else size - 1)[: self.count])
+        written = {state.untyped_storage().data_ptr() for state in after}
+
+        def run(size: int) -> None:
+            now: Sequence[Tensor] = given
+            columns: list[list[Tensor]] = [[] for _ in self.loose]
+            for time in reversed(range(size)) if window.reverse else range(size):
+                results = one_step(now, time)
+                now = results[: self.count]
+                for column, (index, _) in zip(columns, self.loose, strict=True):
+                    column.append(results[index])
+            for column, to, (_, axis) in zip(columns, memory.loose, self.loose, strict=True):
+                torch.stack(column[::-1] if window.reverse else column, axis, out=stacked(to, axis, size))
+            # a state that only passes another one on lies in the memory that is written here
+            now = [state.clone() if state.untyped_storage().data_ptr() in written else state for state in now]
+            for to, state in zip(after, now, strict=True):
+                to.copy_(state)
+
+        with _lasting(recorder):
+            return recorder.record(lambda: run(1), lambda: run(size)), after
+
+
+@contextmanager
+def _lasting(recorder: Recorder) -> Iterator[None]:
+    """A context for memory that is kept from call to call: nothing else may write what inference mode has made."""
+    with torch.inference_mode(False), torch.no_grad(), recorder.memory():
+        yield
+
+
+def _parts(kind: Kind, most: int, steps: int, reverse: bool) -> list[tuple[int, int]]:
+    """A window as (start, steps) of recordings, in the order of the sweep.
+
+    What is left behind the whole ones is one recording of its own, or, where there are several such, powers of two.
+    """
+    sizes, rest = [most] * (steps // most), steps % most
+    odd = {size for _, size in kind.recordings if size & (size - 1)}
+    if rest and (rest in odd or len(odd) < ODD_SIZES):
+        sizes.append(rest)
+    else:
+        sizes += [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    parts = list(zip(starts, sizes, strict=True))
+    return parts[::-1] if reverse else parts
+
+
+def _switches() -> tuple[Any, ...]:
+    """Switches of torch by which operators choose kernels."""
+    backends: Any = torch.backends
+    matmul, cudnn = backends.cuda.matmul, backends.cudnn
+    return (
+        backends.fp32_precision,
+        matmul.fp32_precision,
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+        torch.are_deterministic_algorithms_enabled(),
+        cudnn.enabled,
+        cudnn.deterministic,
+        cudnn.benchmark,
+        cudnn.conv.fp32_precision,
+    )

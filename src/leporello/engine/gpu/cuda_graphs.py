@@ -1,0 +1,138 @@
+"""`CudaGraphs`: operators captured in CUDA graphs and replayed: the recorder of a GPU (`captured_steps.py`).
+
+Captured by the driver's own calls and not by torch.cuda.CUDAGraph, of which a capture that fails leaves torch's
+random generator and its allocator in the middle of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_int, c_ulonglong, c_void_p
+
+import torch
+
+from leporello.engine.gpu.driver import checked, cuda_driver, make_current
+from leporello.engine.gpu.recorder import NotRecorded
+from leporello.errors import EngineRefusal
+from leporello.loop.phases import no_garbage_collection
+
+THREAD_LOCAL, RELAXED = 1, 2  # modes of a capture, as the driver numbers them
+
+_of_devices: weakref.WeakValueDictionary[int, CudaGraphs] = weakref.WeakValueDictionary()
+_making = threading.Lock()
+
+
+class CudaGraphs:
+    """The graphs of one device, which share memory: they run one after the other, whatever their streams.
+
+    It lives as long as one of its graphs, or somebody who captures with it, and its memory with it.
+
+    stream   on which it captures. It has no work of others, so that the workspaces that cuBLAS keeps for a stream are
+             in this memory too
+    """
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+        self.lock = threading.RLock()
+        with torch.cuda.device(self.device):
+            self.pool = torch.cuda.MemPool()
+            self.stream = torch.cuda.Stream(self.device)
+        self.done: torch.cuda.Event | None = None
+        self.last_stream = 0
+
+    @staticmethod
+    def of(device: torch.device) -> CudaGraphs:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        with _making:
+            found = _of_devices.get(index)
+            if found is None:
+                found = _of_devices[index] = CudaGraphs(index)
+            return found
+
+    def is_busy(self) -> bool:
+        """Whether the current stream is captured already, or a mode of torch looks at every operator."""
+        with torch.cuda.device(self.device):
+            return torch.cuda.is_current_stream_capturing() or torch._C._len_torch_dispatch_stack() > 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self.lock, torch.cuda.device(self.device):
+            make_current(self.device.index)
+            stream = torch.cuda.current_stream()
+            if self.done is None:
+                self.done = torch.cuda.Event()
+            elif stream.cuda_stream != self.last_stream:
+                stream.wait_event(self.done)
+            try:
+                yield
+            finally:
+                self.done.record(stream)
+                self.last_stream = stream.cuda_stream
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """A context in which torch's allocator takes new tensors from the graphs' memory; not within itself."""
+        with torch.cuda.use_mem_pool(self.pool, self.device):
+            yield
+
+    def record(self, first: Callable[[], None], run: Callable[[], None]) -> Callable[[], None]:
+        """A graph of what `run` does on the current stream.
+
+        `first` loads kernels, and makes what libraries keep for a thread and a stream: a capture can do neither.
+        """
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self.stream):
+                first()
+                return self._captured(run)
+        finally:
+            current.wait_stream(self.stream)
+
+    def _captured(self, run: Callable[[], None]) -> Graph:
+        stream, graph, failure = c_void_p(self.stream.cuda_stream), c_void_p(), None
+        try:
+            checked(cuda_driver().cuStreamBeginCapture_v2(stream, c_int(THREAD_LOCAL)), "begin a CUDA graph")
+            try:
+                with no_garbage_collection():  # what it frees may call what a capture does not allow
+                    run()
+            except Exception as error:  # of what CUDA refuses while it captures; the caller runs the same without
+                failure = error
+            finally:
+                status = cuda_driver().cuStreamEndCapture(stream, byref(graph))
+            if failure is not None:
+                raise NotRecorded(str(failure)) from failure
+            checked(status, "capture the steps in a CUDA graph")
+            return Graph(graph, self)
+        except EngineRefusal as error:
+            raise NotRecorded(" ".join(str(error).split())) from error
+        finally:
+            if graph:
+                cuda_driver().cuGraphDestroy(graph)
+
+
+class Graph:
+    """A captured graph, ready to run on the current stream; inside of `CudaGraphs.turn`."""
+
+    def __init__(self, graph: c_void_p, owner: CudaGraphs) -> None:
+        self.owner, self._ready, self._launch = owner, c_void_p(), cuda_driver().cuGraphLaunch
+        checked(
+            cuda_driver().cuGraphInstantiateWithFlags(byref(self._ready), graph, c_ulonglong(0)),
+            "make a CUDA graph ready",
+        )
+        # not at the end of the process, when the driver may be gone
+        weakref.finalize(self, _destroy, self._ready).atexit = False
+
+    def __call__(self) -> None:
+        checked(self._launch(self._ready, c_void_p(torch.cuda.current_stream().cuda_stream)), "run a CUDA graph")
+
+
+def _destroy(ready: c_void_p) -> None:
+    """Free a graph, also while this thread captures another one."""
+    mode = c_int(RELAXED)
+    cuda_driver().cuThreadExchangeStreamCaptureMode(byref(mode))
+    cuda_driver().cuGraphExecDestroy(ready)
+    cuda_driver().cuThreadExchangeStreamCaptureMode(byref(mode))

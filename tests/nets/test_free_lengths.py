@@ -162,6 +162,19 @@ def test_a_step_that_computes_with_the_length_is_right(engine):
         close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
 
 
+@pytest.mark.parametrize("engine", FASTEST)
+def test_places_are_counted_from_the_end(engine):
+    def step(x, h, memory):
+        last = torch.select_scatter(memory, h, 1, -1)
+        h = torch.tanh(x + h + memory[:, -1] - memory[:, -2] + last.mean(1))
+        return h, h
+
+    net = lp.Recurrent(step, engine=engine)
+    for size in (9, 4, 2):
+        report = lp.check_gradients(net, X, torch.randn(5, 3), context=torch.randn(5, size, 3))
+        assert report.ok, f"{size}: {report}"
+
+
 def test_a_step_that_decides_by_the_length_is_right():
     def step(x, h, memory):
         read = memory.mean(1) if memory.shape[1] > 5 else memory.sum(1)

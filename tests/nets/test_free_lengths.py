@@ -175,6 +175,17 @@ def test_places_are_counted_from_the_end(engine):
         assert report.ok, f"{size}: {report}"
 
 
+@pytest.mark.parametrize("engine", STEPWISE)
+def test_half_a_length_is_no_free_size(engine):
+    def step(x, h, memory):
+        h = torch.tanh(x + h + memory[:, : memory.shape[1] // 2].sum(1))
+        return h, h
+
+    net = lp.Recurrent(step, engine=engine)
+    for size in (9, 4):
+        assert lp.check_gradients(net, X, torch.randn(5, 3), context=torch.randn(5, size, 3)).ok
+
+
 def test_a_step_that_decides_by_the_length_is_right():
     def step(x, h, memory):
         read = memory.mean(1) if memory.shape[1] > 5 else memory.sum(1)

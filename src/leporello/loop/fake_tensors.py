@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
 
 from leporello.loop.phases import timed_phase
-from leporello.loop.sizes import AnySize, Size, nominal
+from leporello.loop.sizes import AnySize, LengthsFixed, Size, nominal
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -271,11 +271,17 @@ def size_of(size: Any) -> AnySize:
 
 
 def _as_size(expression: Any, symbols: dict[Any, int]) -> AnySize:
-    """An expression of free lengths as a size."""
+    """An expression of free lengths as a size.
+
+    Raises `LengthsFixed` for what is no sum of products of them, such as half a length.
+    """
     if expression.is_Integer:
         return int(expression)
     total: AnySize = 0
-    for powers, factor in expression.as_poly(*symbols).terms():
+    polynomial = expression.as_poly(*symbols)
+    if polynomial is None or not all(factor.is_Integer for factor in polynomial.coeffs()):
+        raise LengthsFixed(f"the size {expression} is no sum of products of lengths.")
+    for powers, factor in polynomial.terms():
         product: AnySize = int(factor)
         for symbol, power in zip(symbols, powers, strict=True):
             for _ in range(power):

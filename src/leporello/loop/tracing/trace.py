@@ -35,7 +35,7 @@ from leporello.loop.graph import results as graph_results
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.own_gradients import recording
 from leporello.loop.port import Port, Role
-from leporello.loop.sizes import Size
+from leporello.loop.sizes import LengthsFixed, Size
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import context_name, observed, place_of, state_names, take
 from leporello.loop.tracing.cell_tensors import (
@@ -123,8 +123,11 @@ def trace(
         held = {size for _, leaf in (*leaves.sequences, *leaves.invariants, *leaves.states) for size in leaf.shape}
         leaves = replace(leaves, free=free_axes(leaves.contexts, leaves.shared, held))
     while True:
-        loop = _traced(cell, leaves, rows)
-        fixed = loop.family.fixed_lengths()
+        try:
+            loop = _traced(cell, leaves, rows)
+            fixed = loop.family.fixed_lengths()
+        except LengthsFixed:
+            fixed = set(range(len(length_places(leaves.free))))
         if not fixed:
             return loop.replace(batch_interaction=_batch_interaction(cell, x, state, context, loop, leaves))
         leaves = replace(leaves, free=without_lengths(leaves.free, fixed))

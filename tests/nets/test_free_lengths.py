@@ -5,31 +5,10 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.call import plan_cache
-from leporello.engine.cpu import runner
 from tests.nets.test_context import Attention, Writer, memory_of
 from tests.nets.twins import ENGINES, FASTEST, STEPWISE, close, thoroughly
 
 X = torch.randn(6, 5, 3)
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """What was traced and built since the list was cleared."""
-    made: list[str] = []
-    trace, build = plan_cache.trace, runner.c_source_of
-
-    def tracing(*args, **options):
-        made.append("trace")
-        return trace(*args, **options)
-
-    def building(*args, **options):
-        made.append("kernel")
-        return build(*args, **options)
-
-    monkeypatch.setattr(plan_cache, "trace", tracing)
-    monkeypatch.setattr(runner, "c_source_of", building)
-    return made
 
 
 def by_hand(cell, inputs, context):
@@ -70,14 +49,6 @@ def test_a_first_length_that_is_another_size_too_is_free(first, made):
     context = memory_of(5, 11)
     close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
     assert made == []
-
-
-def test_one_place_is_a_case_of_its_own(made):
-    net = lp.Recurrent(Attention(), engine="stepwise")
-    for size in (4, 1, 5, 1):
-        context = memory_of(5, size)
-        close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
-    assert made == ["trace", "trace"]
 
 
 class Two(lp.Cell):

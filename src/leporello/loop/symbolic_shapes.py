@@ -70,8 +70,8 @@ class Shapes(ShapeEnv):
         return None if frame is None else traceback.extract_stack(frame, limit=1)[0]
 
     def _get_user_frame(self) -> FrameType | None:
-        own = inspect.currentframe()
-        frame = None if own is None else own.f_back
+        frame = inspect.currentframe()  # not kept: a frame that holds itself holds its callers, and what they return
+        frame = None if frame is None else frame.f_back
         while frame is not None and frame.f_code.co_filename.startswith((*_TORCH, __file__, "<string>")):
             frame = frame.f_back
         return frame

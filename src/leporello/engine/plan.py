@@ -71,7 +71,7 @@ class Sweep:
         else:
             function = target.interpret(split.loop)
         refuse_fixed_lengths(loop)
-        return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program), device, windows)
+        return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program, wanted), device, windows)
 
     @property
     def text(self) -> str:

@@ -12,6 +12,8 @@ from leporello.loop.sizes import AnySize, Size, nominal
 POINTER_ORDER: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write", "total")
 MATRIX_WORDS = 6  # of a matrix, behind the pointers: `matrix` in products.c
 MAX_ROWS_TOGETHER = 24  # that one thread takes through a step together
+MAX_ROWS_TOGETHER_WITHOUT_STATE = 96  # where no step waits for another: all steps' rows are then one batch
+MAX_BYTES_TOGETHER = 1 << 17  # of their scratch values, which stay in the cache
 MAX_ROWS_TOGETHER_IF_LARGE = 64  # where matrices do not stay in the cache: each is read once a step for all of them
 LARGE_MATRIX_ELEMENTS = 1 << 18  # of all matrices
 MAX_PREFETCH_MATRIX_ELEMENTS = 1 << 19  # more leave no place in the cache for what the next step reads
@@ -21,6 +23,10 @@ NAME_ENDINGS: dict[Place, str] = {"next": "_next", "write": "_out", "state": "_s
 
 def rows_together(kernel: Kernel) -> int:
     """Rows that a thread, or a team of threads, takes through a step together, at most."""
+    if not kernel.buffers["state"] and not kernel.buffers["row"]:
+        row_bytes = sum(nominal(buffer.count) for buffer in kernel.buffers["scratch"]) * kernel.dtype.itemsize
+        fitting = MAX_BYTES_TOGETHER // max(1, row_bytes) // MAX_ROWS_TOGETHER * MAX_ROWS_TOGETHER
+        return max(MAX_ROWS_TOGETHER, min(MAX_ROWS_TOGETHER_WITHOUT_STATE, fitting))
     return MAX_ROWS_TOGETHER_IF_LARGE if _matrix_elements(kernel) >= LARGE_MATRIX_ELEMENTS else MAX_ROWS_TOGETHER
 
 

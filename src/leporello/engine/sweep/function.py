@@ -45,7 +45,7 @@ def step_function(program: Program) -> Callable[..., list[Tensor]] | None:
     """
     written = {node for timed in program.timed if timed.kernel for node, axis in timed.kernel.writes if axis == 0}
     sequences = {node for port, node in program.outputs if port.kind == "sequence"}
-    others = possible_aliases(program) or program.finish or program.shifts
+    others = possible_aliases(program, {}) or program.finish or program.shifts
     if not program.timed or not program.only_kernels or others or not sequences <= written:
         return None
     text = SourceText()
@@ -155,11 +155,11 @@ class _SweepWriter:
     # ---- results
 
     def _after_windows(self) -> None:
-        """Write the final values of shifted inputs, and what is computed from totals."""
+        """Write the final values of shifted inputs, copied, and what is computed from totals."""
         for state, into in self.program.shifts:
             if self.program.delays[state][1] in self.placement.shifted:
                 last = "0" if self.program.reverse else "length - 1"
-                self.text.line(f"s_{python_name(state)} = {self.values.value(into)}[{last}]")
+                self.text.line(f"s_{python_name(state)} = {self.values.value(into)}[{last}].clone()")
         if self.program.finish is not None:
             stage, function = self.program.finish
             targets = "".join(f"t_{node.name}, " for node in stage.writes)

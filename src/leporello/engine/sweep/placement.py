@@ -99,9 +99,14 @@ def _shifted_inputs(program: Program, befores: Mapping[str, fx.Node]) -> frozens
     return frozenset(shifted)
 
 
-def possible_aliases(program: Program) -> tuple[int, ...]:
-    """Indices of the outputs that may share memory with an input or with another output."""
-    unshared: set[Any] = set()  # values and states that are written to memory of their own
+def possible_aliases(program: Program, befores: Mapping[str, fx.Node]) -> tuple[int, ...]:
+    """Indices of the outputs that may share memory with an input or with another output.
+
+    befores   as for `placement_of`
+    """
+    shifted = _shifted_inputs(program, befores)
+    # values and states that are written to memory of their own
+    unshared: set[Any] = {name for name, _ in program.shifts if program.delays[name][1] in shifted}
     for timed in program.timed:
         unshared.update(_can_be_placed(timed))
         if timed.kernel is not None:

@@ -120,10 +120,10 @@ class _SweepWriter:
 
     def _prepare(self) -> None:
         """Write shifted inputs, what stages need before the first window, and memory for the outputs."""
-        for name, node in self.befores.items():
-            state = self.program.delays[name][1]
+        for state_name, into in self.program.shifts:
+            state = self.program.delays[state_name][1]
             if state in self.placement.shifted:
-                name, given = self.values.shifted(state), f"{self._sequence(node)}, {self.values.value(state)}"
+                name, given = self.values.shifted(state), f"{self.values.value(into)}, {self.values.value(state)}"
                 sizes = ["length", "batch", *size_texts(state.meta["val"])[1:]]
                 memory = self.values.empty_of(state, sizes, leaves=False)
                 self.text.line(f"if one: {name} = put_shifted({memory}, {given}, {self.program.reverse})")

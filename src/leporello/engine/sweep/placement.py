@@ -27,8 +27,8 @@ class Placement:
                   several the first): the states before each step are then a view of the same memory
     leaving       sequences that are returned to the caller: not allocated from the buffer pool
     may_be_none   states that only their kernel reads: None stands for zeros
-    shifted       states that are an input shifted by one step and wanted as a sequence: stages read a `Lagged`, or the
-                  sequence itself where there is one window
+    shifted       states that are an input shifted by one step: stages read a `Lagged`, or the shifted sequence where
+                  there is one window
     """
 
     in_place: frozenset[fx.Node]
@@ -88,8 +88,8 @@ def only_kernels(program: Program, befores: Mapping[str, fx.Node]) -> bool:
 
 def _shifted_inputs(program: Program, befores: Mapping[str, fx.Node]) -> frozenset[fx.Node]:
     shifted = set()
-    for name, _ in program.shifts:
-        state, after = program.delays[name][1], befores.get(name)
+    for name, into in program.shifts:
+        state, after = program.delays[name][1], befores.get(name, into)
         same = after in program.sequences and after.meta["val"].dtype == state.meta["val"].dtype
         if same and own_row_axis(state) == 0 and state not in program.kept:
             shifted.add(state)

@@ -49,6 +49,9 @@ class HostBuilder:
     def enter(self, values: object) -> None:
         pass
 
+    def length_class(self, steps: int) -> int:
+        return 0
+
     def groups_at_once(self, geometry: Geometry, device: torch.device) -> int:
         return 2
 

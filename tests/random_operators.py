@@ -97,7 +97,7 @@ def _one_place_written(v: Tensor) -> Tensor:
 
 
 def _room(v: Tensor, k: int) -> Tensor:
-    t = torch.zeros(v.shape[0], v.shape[-1] + 1, dtype=v.dtype)
+    t = torch.zeros(v.shape[0], v.shape[-1] + 1, dtype=v.dtype, device=v.device)
     t[:, 1:] = v
     t[:, 0] = t[:, 1] * 0.5
     return t
@@ -117,7 +117,7 @@ def _attention(v: Tensor) -> Tensor:
 
 def _regular(v: Tensor) -> Tensor:
     """A matrix per row that has an inverse."""
-    return torch.tanh(v @ v.mT) * 0.1 + torch.eye(v.shape[1], dtype=v.dtype)
+    return torch.tanh(v @ v.mT) * 0.1 + torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
 
 
 def _same_width(one: Shape, other: Shape) -> bool:
@@ -163,12 +163,16 @@ OPERATORS: dict[str, Operator] = {
     "in place in a room": _vector(_room),
     # constants
     "plus scalar tensor": _pointwise(lambda v: v + torch.tensor(0.3), lambda b: b + 0.3),
-    "times constants": _pointwise(lambda v: v * torch.linspace(0.1, 0.9, v.shape[-1]), lambda b: b),
-    "times list": _vector(lambda v, k: v * torch.tensor([0.5 / (1 + i) for i in range(v.shape[-1])])),
-    "plus ones": _vector(lambda v, k: v + 0.5 * torch.ones(v.shape[0], 1, dtype=v.dtype), lambda b, _: b + 0.5),
+    "times constants": _pointwise(lambda v: v * torch.linspace(0.1, 0.9, v.shape[-1], device=v.device), lambda b: b),
+    "times list": _vector(lambda v, k: v * torch.tensor([0.5 / (1 + i) for i in range(v.shape[-1])], device=v.device)),
+    "plus ones": _vector(
+        lambda v, k: v + 0.5 * torch.ones(v.shape[0], 1, dtype=v.dtype, device=v.device), lambda b, _: b + 0.5
+    ),
     "zeros": _pointwise(torch.zeros_like, lambda b: 0.0),
-    "rows of ones": _vector(lambda v, k: torch.ones(v.shape[0], _width(k), dtype=v.dtype) / 2, lambda b, _: 0.5),
-    "times identity": _vector(lambda v, k: v @ torch.eye(v.shape[-1], dtype=v.dtype)),
+    "rows of ones": _vector(
+        lambda v, k: torch.ones(v.shape[0], _width(k), dtype=v.dtype, device=v.device) / 2, lambda b, _: 0.5
+    ),
+    "times identity": _vector(lambda v, k: v @ torch.eye(v.shape[-1], dtype=v.dtype, device=v.device)),
     # two values
     "add": _pair(lambda a, b: a + b, lambda a, b: a + b),
     "subtract": _pair(lambda a, b: a - b, lambda a, b: a + b),

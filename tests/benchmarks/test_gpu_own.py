@@ -16,10 +16,15 @@ from benchmarks.suites import gpu_own
 from benchmarks.turns import Settings
 
 
+class InPlaceOfGraph(Eager):
+    name = "gpu in a graph"
+
+
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(gpu_own, "OTHER", Eager())
+    monkeypatch.setattr(gpu_own, "OURS_IN_GRAPH", InPlaceOfGraph())
     monkeypatch.setattr(gpu_own, "ENGINE", "stepwise")
     monkeypatch.setattr(gpu_own, "device_seconds_of", turns.seconds_of)
 
@@ -27,8 +32,9 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_cell_stands_beside_the_loop_the_graph_and_itself_with_arguments() -> None:
     case = replace(gpu_own.SUITE.cases[4], size=Size(5, 2, 3, 7), dtype=torch.float32, device="cpu")
     found = gpu_own.measure(case, Settings(rounds=1))
-    assert set(found.ratios) == {"eager over gpu", "graph over gpu", *gpu_own.WITH}
-    assert set(found.figures["microseconds per step"]) == {"eager", "graph", "gpu", "with lengths", "with resets"}
+    assert set(found.ratios) == {"eager over gpu", "graph over gpu", "graph over gpu in a graph", *gpu_own.WITH}
+    timed = {"eager", "graph", "gpu", "gpu in a graph", "with lengths", "with resets"}
+    assert set(found.figures["microseconds per step"]) == timed
     assert {one.promise.name for one in summaries(gpu_own.SUITE, [found])} == {
         "beside the eager loop",
         "beside the compiled step",

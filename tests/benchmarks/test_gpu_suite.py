@@ -164,6 +164,7 @@ def test_other_bits_on_a_rerun_are_not_timed(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part of")  # torch does not join those of bfloat16
 @pytest.mark.parametrize("dtype", gpu.TOLERANCES, ids=str)
 @pytest.mark.parametrize("what", [TRAINING, FORWARD, gpu.HOST])
 def test_a_small_case_is_measured_on_a_gpu(what: str, dtype: torch.dtype) -> None:

@@ -89,6 +89,7 @@ def test_heads_with_groups_of_their_own(dtype: torch.dtype) -> None:
     check(HeadsLSTM(48, 3, 17), 48, 5, dtype)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_training_under_autocast_with_a_gradient_scaler(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -152,11 +153,12 @@ def test_a_training_step_in_a_cuda_graph() -> None:
     with torch.cuda.graph(graph, stream=stream):  # that of the warm-up: gradients are added up on one stream
         outputs = net(inputs)[0]
         (outputs * weights).sum().backward()
-    captured = [parameter.grad for parameter in net.parameters()]
+    captured, found_outputs = [parameter.grad for parameter in net.parameters()], outputs.detach()
+    del outputs  # with its graph, which belongs to the other stream
     inputs.copy_(torch.randn_like(inputs))
     graph.replay()
     torch.cuda.synchronize()
-    found = [outputs.clone(), *(grad.clone() for grad in captured)]
+    found = [found_outputs.clone(), *(grad.clone() for grad in captured)]
     for a, b in zip(found, gradients_of(net, inputs, weights), strict=True):
         assert torch.equal(a, b)
 

@@ -89,6 +89,8 @@ class _Sweeps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         (plan, length, batch, passing), saved = ctx.call, saved_tensors(ctx)
+        if saved[0].is_cuda:  # a thread of autograd's begins without a CUDA context, and cuBLAS warns of that
+            torch.cuda.set_device(saved[0].device)
         count = len(plan.wanted)
         backward_pass = BackwardPass(plan, saved[:count], saved[count:], length, batch)
         run = backward_pass.differentiable if torch.is_grad_enabled() else backward_pass.by_sweep

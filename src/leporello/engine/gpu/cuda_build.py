@@ -25,7 +25,7 @@ from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
 
 MEASURED = 8  # geometries that are tried, the best ones of the model
-MEASURED_STEPS = 48
+LENGTHS = (1, 8, 64, 256)  # calls between two of them share a choice; so many steps are measured at most
 REPEATS = 5
 
 
@@ -72,11 +72,11 @@ class CudaBuilder:
         texts = self.texts(schedule, batch, device, MEASURED if measures else 1)
         if len(texts) == 1:
             return self._on_device(texts[0], self._compiled(texts[0], exact, device), device)
-        kept = self._choice_path(schedule, batch, exact, device)
+        kept = self._choice_path(schedule, batch, exact, device, self.length_class(steps))
         chosen = _chosen(kept, texts)
         if chosen is not None:
             return self._on_device(chosen, self._compiled(chosen, exact, device), device)
-        return self._fastest(texts, exact, device, min(steps, MEASURED_STEPS), run, kept)
+        return self._fastest(texts, exact, device, min(steps, LENGTHS[-1]), run, kept)
 
     def texts(self, schedule: Schedule, batch: int, device: torch.device, most: int) -> list[KernelText]:
         """The texts for the best geometries of the model, the best first."""
@@ -121,10 +121,15 @@ class CudaBuilder:
         write_kept(kept, json.dumps(astuple(fastest.text.geometry)).encode())
         return fastest
 
-    def _choice_path(self, schedule: Schedule, batch: int, exact: bool, device: torch.device) -> Path:
+    def length_class(self, steps: int) -> int:
+        return max(length for length in LENGTHS if length <= steps)
+
+    def _choice_path(
+        self, schedule: Schedule, batch: int, exact: bool, device: torch.device, length_class: int
+    ) -> Path:
         text = hashlib.sha256(schedule.kernel.text().encode()).hexdigest()
         name = torch.cuda.get_device_name(device.index)
-        key = f"{text} {-(-batch // ROWS)} {exact} {name} {MEASURED} {MEASURED_STEPS}"
+        key = f"{text} {-(-batch // ROWS)} {exact} {name} {MEASURED} {length_class}"
         return kept_path(f"plan of {schedule.kernel.name}", key, ".plan")
 
     def enter(self, values: Sequence[Tensor]) -> None:

@@ -48,6 +48,9 @@ class Builder(Protocol):
     def build(self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: Run) -> Built:
         """The kernel in the geometry that is best for a batch; `run` serves to measure several."""
 
+    def length_class(self, steps: int) -> int:
+        """Calls of lengths with the same number share a geometry: in a short call, loading the matrices counts more."""
+
     def enter(self, values: Sequence[Tensor]) -> None:
         """Prepare this thread for launches on the device of these values, of which there may be none."""
 
@@ -60,14 +63,14 @@ class GpuRunner:
     """A kernel, built for each geometry that a call needs, when it first needs it.
 
     loaded   slots of the fixed values that are read element by element and must be contiguous
-    built    by tiles of the batch, exactness of float32 products, and device
+    built    by tiles of the batch, exactness of float32 products, device, and class of lengths
     """
 
     kernel: Kernel
     schedule: Schedule
     builder: Builder
     loaded: tuple[int, ...]
-    built: dict[tuple[int, bool, int | None], Built] = field(default_factory=dict)
+    built: dict[tuple[int, bool, int | None, int], Built] = field(default_factory=dict)
 
     @staticmethod
     def of(kernel: Kernel, schedule: Schedule, builder: Builder) -> GpuRunner:
@@ -115,7 +118,7 @@ class GpuRunner:
                 self._launch(built, addresses, steps, batch, device)
 
             exact = not torch.backends.cuda.matmul.allow_tf32
-            key = (-(-batch // ROWS), exact, device.index)
+            key = (-(-batch // ROWS), exact, device.index, self.builder.length_class(steps))
             if key not in self.built:
                 self.built[key] = self.builder.build(self.schedule, batch, exact, device, steps, launch)
             launch(self.built[key], steps)

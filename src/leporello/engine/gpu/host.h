@@ -222,3 +222,35 @@ INLINE void reduce(M &m, int tile, long slot, int from, int index) {
         Machine<Thread> m(*given, groups, SHARED);              \
         sweep(m, *given);                                       \
     }
+
+// ---- levels as kernels of their own: see levels.cuh
+
+#define READ(element) (element)
+struct Units {
+    long batch;
+    template <int SPACE, class F> void each(F f) {
+        for (long e = 0; e < batch * SPACE; e++) f(e / SPACE, (int)(e % SPACE));
+    }
+};
+struct Rows {
+    long n;
+    long row() const { return n; }
+    template <int SPACE, class F> void each(F f) {
+        for (int unit = 0; unit < SPACE; unit++) f(n, unit);
+    }
+    template <int OPERATION> void total(float part, float *to) { *to = part; }
+};
+#define KERNEL_OF_UNITS(name, Level)                        \
+    extern "C" void name(const Given *table, long at) {     \
+        Units m{(long)table->word[1]};                      \
+        Level::run(m, *table, at);                          \
+    }
+#define KERNEL_OF_ROWS(name, Level)                         \
+    extern "C" void name(const Given *table, long at) {     \
+        for (long n = 0; n < (long)table->word[1]; n++) {   \
+            Rows m{n};                                      \
+            Level::run(m, *table, at);                      \
+        }                                                   \
+    }
+#define KERNEL_THAT_FILLS(name) \
+    extern "C" void name(const Given *given, Given *table) { *table = *given; }

@@ -93,6 +93,10 @@ class LevelWriter:
         """An element of a sequence or an invariant that was loaded before; None where it was not."""
         return None
 
+    def _read(self, element: str) -> str:
+        """An element of a sequence or an invariant in memory, which the kernel never writes."""
+        return element
+
     def _written(self, buffer: Buffer, places: Places, place: str) -> str:
         """The element of an output sequence that a unit writes."""
         return f"{self.words.pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
@@ -210,7 +214,8 @@ class LevelWriter:
             if ahead is not None:
                 return ahead
         rows = {"read": f"(time * batch + n) * {buffer.count} + ", "row": f"n * {buffer.count} + "}
-        loaded = from_storage(buffer, f"{self.words.pointer(buffer)}[{rows.get(buffer.place, '')}{place}]")
+        element = f"{self.words.pointer(buffer)}[{rows.get(buffer.place, '')}{place}]"
+        loaded = from_storage(buffer, self._read(element))
         return loaded if buffer.place == "fixed" else f"(live ? {loaded} : 0)"
 
     def _register(self, register: Register) -> str:

@@ -42,7 +42,7 @@ class CudaLauncher:
         with torch.cuda.device(device):
             make_current(device.index)
             checked(cuda_driver().cuModuleLoadData(byref(module), code), "load kernels")
-            for name in ("fill", *(kernel.name for kernel in (text.first, *text.kernels) if kernel is not None)):
+            for name in ("fill", *(kernel.name for kernel in text.launched)):
                 function = self._functions[name] = c_void_p()
                 checked(cuda_driver().cuModuleGetFunction(byref(function), module, name.encode()), "find a kernel")
 

@@ -94,7 +94,7 @@ class Levels:
 
     @property
     def about(self) -> str:
-        kernels = sum(kernel is not None for kernel in self.text.kernels)
+        kernels = sum(kernel is not None for kernel in self.text.kernels) - (self.text.joint is not None)
         products = len(self.text.memory.products)
         rounded = "" if self.text.memory.float_sums else ", whose sums are rounded to 16 bits"
         a_step = f"{kernels} kernel{'s' * (kernels != 1)} and {products} product{'s' * (products != 1)} of torch a step"
@@ -143,6 +143,10 @@ class Levels:
                     if multiplication.level == level:
                         lefts = scratch.lefts[index]
                         self.launcher.multiply(lefts[at % len(lefts)], rights[index], scratch.sums[index])
+                if self.text.joint is not None and level == 0 and at > 0:
+                    kernel = self.text.joint
+                elif self.text.joint is not None and level == len(self.text.kernels) - 1 and at < steps - 1:
+                    continue  # the joint kernel of the next step does that
                 if kernel is not None:
                     self.launcher.launch(kernel, scratch.table, at, scratch.batch)
 

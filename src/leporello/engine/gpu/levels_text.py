@@ -1,7 +1,8 @@
 """`LevelsText`: from a schedule to kernels for its levels, one each, for device.cuh or, without a GPU, for host.h.
 
-A step is a row of levels; before a level its products are torch's, and what the level computes is one kernel. Besides,
-there is a kernel that sets the states before the first step, and one that fills the table that the others read.
+A step is a row of levels; before a level its products are torch's, and what the level computes is one kernel. Where the
+first level has no product, one kernel does the last level of a step and the first one of the next step. Besides, there
+is a kernel that sets the states before the first step, and one that fills the table that the others read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class LevelsText:
 
     first     sets the states before the first step; None where a step has no state that it reads
     kernels   by level; None where a level computes nothing
+    joint     does the last level of the step before, then the first level; None where a product is between them, or
+              values of other units
     """
 
     geometry = LEVELS
@@ -56,8 +59,9 @@ class LevelsText:
         self.lines = Lines()
         self.first = self._first()
         self.kernels = [self._level(level) for level in range(schedule.levels)]
+        self.joint = self._joint()
         self.lines.emit("KERNEL_THAT_FILLS(fill)")
-        rows = [kernel.space for kernel in self.kernels if kernel is not None and kernel.rows]
+        rows = [kernel.space for kernel in self.launched if kernel.rows]
         self.row_threads = min(MOST_ROW_THREADS, -(-max([1, *rows]) // 32) * 32)
 
     def text(self, library: str, defined: dict[str, int]) -> str:
@@ -80,6 +84,11 @@ class LevelsText:
         if library == "device.cuh":
             whole += library_text("levels.cuh")
         return "\n".join([*lines, whole, *self.lines.text]) + "\n"
+
+    @property
+    def launched(self) -> list[LevelKernel]:
+        """The kernels by which steps are run."""
+        return [kernel for kernel in (self.first, *self.kernels, self.joint) if kernel is not None]
 
     # ---- kernels
 
@@ -140,6 +149,25 @@ class LevelsText:
             writer.write(self.lines, 2)
         rows = any(writer.totals for writer in writers)
         return self._end(LevelKernel(f"level_{level}", rows, max(writer.space for writer in writers)), f"Level{level}")
+
+    def _joint(self) -> LevelKernel | None:
+        first, last, end = self.kernels[0], self.kernels[-1], len(self.kernels) - 1
+        if first is None or last is None or end == 0:
+            return None
+        waiting = [multiplication.level for multiplication in self.schedule.multiplications]
+        waiting += [total.level for total in self.schedule.totals]
+        if 0 in waiting:
+            return None
+        for vector in self.schedule.vectors:  # no thread waits for the others between the two levels
+            if vector.by_units and (vector.made == end or (vector.made == 0 and vector.last == end)):
+                return None
+        lines = self.lines
+        lines.emit("struct Joint {")
+        lines.emit("template <class M> METHOD static void run(M &m, const Given &given, long at) {", 1)
+        lines.emit(f"Level{end}::run(m, given, at - 1);", 2)
+        lines.emit("Level0::run(m, given, at);", 2)
+        rows, space = first.rows or last.rows, max(first.space, last.space)
+        return self._end(LevelKernel("joint", rows, space), "Joint")
 
 
 def _refuse_mixed_products(schedule: Schedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -211,3 +212,16 @@ def test_features_and_structure_are_traced_when_they_change(traces: list) -> Non
             wanted = sum(leaf.sum(-1, keepdim=True) for leaf in torch.utils._pytree.tree_leaves(x))
             close(outputs, wanted + normal(2, 1) + torch.arange(3).reshape(3, 1, 1))
     assert len(traces) == 4
+
+
+@pytest.mark.parametrize("engine", ["stepwise", "reference"])
+def test_what_a_first_call_returns_is_freed_without_a_garbage_collection(engine: str) -> None:
+    net = lp.Recurrent(lp.GRU(3, 5), engine=engine)
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        outputs = weakref.ref(net(torch.randn(7, 2, 3))[0])
+        assert outputs() is None
+    finally:
+        if before:
+            gc.enable()

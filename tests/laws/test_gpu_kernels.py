@@ -26,7 +26,7 @@ def check(case: Case, engine: str, device: str = "cpu") -> bool:
     tensors = tensors_of(replace(case, arguments=replace(case.arguments, state=True)), cell)
     try:
         agree(cell, tensors, engine, device)
-    except lp.errors.EngineRefusal:
+    except (lp.errors.EngineRefusal, lp.errors.RowsMeet):  # torch 2.11 decides by the rows where 2.13 does not
         return False
     return True
 

@@ -13,6 +13,7 @@ from leporello.engine import autograd
 from leporello.errors import GradientMismatch
 from leporello.nets import check_gradients
 from leporello.nets.check_gradients import GradientReport
+from leporello.nets.precision import EXACT, TOLERANCE
 from tests.nets.test_dtypes import Rotating
 from tests.nets.twins import ENGINES, normal, shaken, somewhere
 
@@ -146,6 +147,145 @@ def test_a_net_in_float64_reads_constants_of_float32_as_they_are() -> None:
 
     assert lp.check_gradients(lp.Recurrent(step), normal(5, 2, 3), normal(2, 3)).worst < 1e-14
     assert lp.check_gradients(lp.Recurrent(step), normal(5, 2, 3).float(), normal(2, 3).float()).ok
+
+
+SINGLE, DOUBLE = "float32", "float64"
+
+
+def _cast(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.tanh(x.float() + 0.3 * h.float()).double()
+    return h, h
+
+
+def _divided_time(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.tanh(x + h * torch.sin(lp.time() / 7))
+    return h, h
+
+
+def _wide_time(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.tanh(x + h * torch.sin(lp.time().to(x.dtype) / 7))
+    return h, h
+
+
+def _second_output(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.tanh(x + 0.3 * h)
+    return (h, torch.sigmoid(h.float())), h
+
+
+def _mask(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    """0 and 1 are exact in every precision."""
+    spikes = (h > 0.1).float()
+    return (spikes, torch.where(spikes > 0, 1.0, 0.0)), torch.tanh(x + h * spikes)
+
+
+def _compared(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    """What is rounded reaches the results through a comparison alone."""
+    h = torch.tanh(x + h * (torch.sigmoid(h.float()) > 0.5))
+    return h, h
+
+
+def _halved(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.tanh(x + 0.3 * h.float() + 0.1 * h.bfloat16())
+    return h, h
+
+
+class _FloatBackward(torch.autograd.Function):
+    """A gradient that is computed in float32, of a value in float64."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        return (u > 0).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (u,) = ctx.saved_tensors
+        return gradient * (1 / (1 + u.float().abs())).double()
+
+
+def _own_gradient(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = 0.5 * h + _FloatBackward.apply(x + h)
+    return h, h
+
+
+def _no_rounding(x: Tensor, h: Tensor) -> tuple[Any, Tensor]:
+    h = torch.maximum(x, h)
+    return h, h
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("step", "judged"),
+    [
+        (_cast, SINGLE),
+        (_divided_time, SINGLE),
+        (_wide_time, DOUBLE),
+        (_second_output, SINGLE),
+        (_mask, DOUBLE),
+        (_compared, DOUBLE),
+        (_own_gradient, SINGLE),
+        (_no_rounding, DOUBLE),
+    ],
+)
+def test_a_net_in_float64_is_judged_by_the_narrowest_precision_that_reaches_its_results(
+    step: Any, judged: str, engine: str
+) -> None:
+    report = lp.check_gradients(lp.Recurrent(step, engine=engine), normal(9, 2, 3), normal(2, 3))
+    assert report.ok, report
+    assert report.tolerance == TOLERANCE[getattr(torch, judged)]
+    assert f"what rounding to {judged} explains" in str(report)
+    assert ("the step computes in it, test_check_gradients.py, line" in str(report)) == (judged != DOUBLE)
+
+
+def test_the_narrowest_of_several_precisions_counts() -> None:
+    report = lp.check_gradients(lp.Recurrent(_halved, engine="stepwise"), normal(9, 2, 3), normal(2, 3))
+    assert report.ok, report
+    assert report.precision is torch.bfloat16
+
+
+def test_a_net_in_float32_is_judged_by_float32() -> None:
+    report = lp.check_gradients(lp.Recurrent(lp.GRU(3, 4)), normal(5, 2, 3).float())
+    assert report.precision is torch.float32
+    assert "(tolerance 0.002, what rounding to float32 explains)" in str(report)
+
+
+def test_a_parameter_of_float32_has_a_gradient_of_float32() -> None:
+    class Scaled(lp.Cell):
+        def __init__(self) -> None:
+            super().__init__(h=3)
+            self.scale = nn.Parameter(torch.rand(3))
+
+        def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(x + h * self.scale)
+            return h, h
+
+    report = lp.check_gradients(lp.Recurrent(Scaled()), normal(5, 2, 3), normal(2, 3))
+    assert report.ok, report
+    assert "the gradient of 'scale' is stored in it" in str(report)
+
+
+def test_a_narrower_tolerance_still_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = autograd.call
+
+    def wrong(*args: Any) -> list[torch.Tensor]:
+        outputs, final = right(*args)
+        return [outputs * 1.01, final]
+
+    monkeypatch.setattr(autograd, "call", wrong)
+    report = lp.check_gradients(lp.Recurrent(_cast), normal(9, 2, 3), normal(2, 3))
+    assert not report.ok
+
+
+@pytest.mark.parametrize("name", sorted(EXACT))
+def test_operators_that_round_nothing_are_operators(name: str) -> None:
+    own = {"convert_element_type", "broadcast_in_dim", "getitem", "stop", "own_gradient"}
+    assert name in own or hasattr(torch.ops.aten, name)
+
+
+@pytest.mark.parametrize("name", ["abs", "neg", "relu", "sign", "sgn", "ceil", "floor", "round", "trunc", "nan_to_num"])
+def test_an_exact_operator_gives_in_float32_what_it_gives_in_float64(name: str) -> None:
+    value = normal(7, 3).float()
+    assert torch.equal(getattr(torch, name)(value).double(), getattr(torch, name)(value.double()))
 
 
 def test_a_step_that_writes_over_values_that_its_gradient_needs() -> None:

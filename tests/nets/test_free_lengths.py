@@ -5,31 +5,10 @@ import torch
 from torch import nn
 
 import leporello as lp
-from leporello.call import plan_cache
-from leporello.engine.cpu import runner
 from tests.nets.test_context import Attention, Writer, memory_of
 from tests.nets.twins import ENGINES, FASTEST, STEPWISE, close, thoroughly
 
 X = torch.randn(6, 5, 3)
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """What was traced and built since the list was cleared."""
-    made: list[str] = []
-    trace, build = plan_cache.trace, runner.c_source_of
-
-    def tracing(*args, **options):
-        made.append("trace")
-        return trace(*args, **options)
-
-    def building(*args, **options):
-        made.append("kernel")
-        return build(*args, **options)
-
-    monkeypatch.setattr(plan_cache, "trace", tracing)
-    monkeypatch.setattr(runner, "c_source_of", building)
-    return made
 
 
 def by_hand(cell, inputs, context):
@@ -70,14 +49,6 @@ def test_a_first_length_that_is_another_size_too_is_free(first, made):
     context = memory_of(5, 11)
     close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
     assert made == []
-
-
-def test_one_place_is_a_case_of_its_own(made):
-    net = lp.Recurrent(Attention(), engine="stepwise")
-    for size in (4, 1, 5, 1):
-        context = memory_of(5, size)
-        close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
-    assert made == ["trace", "trace"]
 
 
 class Two(lp.Cell):
@@ -160,6 +131,30 @@ def test_a_step_that_computes_with_the_length_is_right(engine):
     for size in (9, 4):
         context = memory_of(5, size)
         close(net(X, context=context)[0][0], by_hand(net.cell, X, context)[0], 1e-5)
+
+
+@pytest.mark.parametrize("engine", FASTEST)
+def test_places_are_counted_from_the_end(engine):
+    def step(x, h, memory):
+        last = torch.select_scatter(memory, h, 1, -1)
+        h = torch.tanh(x + h + memory[:, -1] - memory[:, -2] + last.mean(1))
+        return h, h
+
+    net = lp.Recurrent(step, engine=engine)
+    for size in (9, 4, 2):
+        report = lp.check_gradients(net, X, torch.randn(5, 3), context=torch.randn(5, size, 3))
+        assert report.ok, f"{size}: {report}"
+
+
+@pytest.mark.parametrize("engine", STEPWISE)
+def test_half_a_length_is_no_free_size(engine):
+    def step(x, h, memory):
+        h = torch.tanh(x + h + memory[:, : memory.shape[1] // 2].sum(1))
+        return h, h
+
+    net = lp.Recurrent(step, engine=engine)
+    for size in (9, 4):
+        assert lp.check_gradients(net, X, torch.randn(5, 3), context=torch.randn(5, size, 3)).ok
 
 
 def test_a_step_that_decides_by_the_length_is_right():

@@ -21,14 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from leporello.call.arguments import Call
 from leporello.call.cached_call import CachedCall
 from leporello.call.cell_key import cell_key
-from leporello.call.signature import fixed_axes, lengths_of, plan_signature, too_short, trace_signature
+from leporello.call.signature import fixed_axes, lengths_of, ones_of, plan_signature, too_short, trace_signature
 from leporello.call.values import extra_key, extra_values
 from leporello.engine.choice import Choice, build_ahead, choose, refuse_writes
 from leporello.engine.plan import Plan, pipeline_of
 from leporello.errors import EngineRefusal
 from leporello.gradient.method import Method
 from leporello.loop.cell import Cell
-from leporello.loop.context import FreeAxes, axes_of
+from leporello.loop.context import FreeAxes, axes_of, without_lengths
+from leporello.loop.length_one import holds_at_one
 from leporello.loop.loop import Loop
 from leporello.loop.phases import no_garbage_collection, recorded_phases, timed_phase
 from leporello.loop.port import Port
@@ -51,7 +52,8 @@ class PlanCache:
     calls         `CachedCall`s, by the signature of a call
     recent        the last of them that ran
     graph_calls   calls in graphs of torch.compile, by name
-    free          which axes of a context have free lengths, by what a trace depends on beside their sizes
+    free          which axes of a context have free lengths, by what a trace depends on beside their sizes, and by which
+                  of them are 1, where a trace of its own serves these
     transformed   calls under transforms of torch.func, by all that they depend on
     observed      the cell, and the network that is called while it has forward hooks
     """
@@ -79,17 +81,21 @@ class PlanCache:
         free = free and bool(call.contexts) and gradient.backwards
         if not free:
             return self._plan(cell, call, gradient, engine, free=False)
+        form = self._form_key(cell, call)
         try:
             plan, choice = self._plan(cell, call, gradient, engine, free=True)
         except (LengthsFixed, EngineRefusal):
             fixed = self._plan(cell, call, gradient, engine, free=False)  # raises the refusal that has another reason
-            keep(self.free, self._form_key(cell, call), fixed_axes(call))
+            keep(self.free, form, fixed_axes(call))
             return fixed
         if plan.loop.free_lengths and choice.refused:
             fixed = self._plan(cell, call, gradient, engine, free=False)
             if len(fixed[1].refused) < len(choice.refused):  # a faster engine needs the lengths
-                keep(self.free, self._form_key(cell, call), fixed_axes(call))
+                keep(self.free, form, fixed_axes(call))
                 return fixed
+        ones = ones_of(call, axes_of(plan.loop, call.contexts))
+        if ones and plan.target is not None and not all(holds_at_one(loop, ones) for loop in plan.sweep_loops()):
+            return self._plan(cell, call, gradient, engine, free=False)
         return plan, choice
 
     def _plan(self, cell: nn.Module, call: Call, gradient: Method, engine: str, *, free: bool) -> tuple[Plan, Choice]:
@@ -164,16 +170,34 @@ class PlanCache:
         return self.loops[key]
 
     def _trace_key(self, cell: nn.Module, call: Call, *, free: bool) -> Hashable:
-        """What the trace of a call depends on; with free lengths, it is made here if it is the first of its form."""
+        """What the trace of a call depends on; with free lengths, it is made here if it is the first of its form.
+
+        Lengths of 1 have a trace of their own where that for other lengths does not serve them.
+        """
         if not free or not call.contexts or too_short(call):
             return (cell, trace_signature(call, fixed_axes(call)), cell_key(cell))
         form = self._form_key(cell, call)
+        key = self._free_key(cell, call, form, ones=True)
+        axes = self.free[form]
+        ones = ones_of(call, axes)
+        if not ones or holds_at_one(self.loops[key], ones):
+            return key
+        own = (form, ones)
+        if own not in self.free:
+            keep(self.free, own, without_lengths(axes, ones))
+        return self._free_key(cell, call, own, ones=False)
+
+    def _free_key(self, cell: nn.Module, call: Call, form: Hashable, *, ones: bool) -> Hashable:
+        """The key of a trace with free lengths, which is made here unless there is one for calls of this form.
+
+        ones   whether an axis of length 1 may have one
+        """
         axes = self.free.get(form)
         if axes is not None and lengths_of(call, axes) is not None:  # else axes that were alike differ
             key = (cell, trace_signature(call, axes), cell_key(cell))
             if axes == fixed_axes(call) or (key in self.loops and self.loops[key].found_as_traced()):
                 return key
-        loop = _traced(cell, call, free=True)
+        loop = _traced(cell, call, free=True, ones=ones)
         axes = fixed_axes(call) if loop.traced_for_one_batch else axes_of(loop, call.contexts)
         keep(self.free, form, axes)
         key = (cell, trace_signature(call, axes), cell_key(cell))
@@ -206,10 +230,10 @@ def keep(table: dict[Hashable, Any], key: Hashable, value: Any) -> None:
         del table[next(iter(table))]
 
 
-def _traced(cell: nn.Module, call: Call, rows: int | None = None, *, free: bool = False) -> Loop:
+def _traced(cell: nn.Module, call: Call, rows: int | None = None, *, free: bool = False, ones: bool = True) -> Loop:
     first = map_leaves(lambda leaf: leaf[0] if isinstance(leaf, Tensor) else leaf, call.inputs)
     with torch.enable_grad(), timed_phase("tracing the step"):
-        return trace(cell, first, call.state, call.context, rows=rows, free=free)
+        return trace(cell, first, call.state, call.context, rows=rows, free=free, ones=ones)
 
 
 def rewritten(loop: Loop, cell: nn.Module, call: Call) -> Loop:

@@ -128,7 +128,7 @@ def fixed_axes(call: Call) -> list[FreeAxes]:
 
 
 def too_short(call: Call) -> bool:
-    """Whether an axis of the context is shorter than a free length may be: a step may treat a size of 1 differently."""
+    """Whether an axis of the context is shorter than a free length may be."""
     return any(size < SMALLEST_LENGTH for leaf in call.contexts for size in leaf.tensor.shape[not leaf.shared :])
 
 
@@ -140,6 +140,11 @@ def lengths_of(call: Call, free: Sequence[FreeAxes] | None) -> dict[int, int] | 
             if length is not None and lengths.setdefault(length, size) != size:
                 return None
     return lengths
+
+
+def ones_of(call: Call, free: Sequence[FreeAxes]) -> frozenset[int]:
+    """The free lengths that are 1 in a call."""
+    return frozenset(index for index, size in (lengths_of(call, free) or {}).items() if size == 1)
 
 
 def _leaves(call: Call, free: Sequence[FreeAxes] | None) -> Iterable[tuple[ContextLeaf, FreeAxes | None]]:

@@ -253,6 +253,10 @@ class Plan:
             )
         return Sweep.of(loop, self.target, self.pipeline, on, befores)
 
+    def sweep_loops(self) -> list[Loop]:
+        """The Loops that a call runs on a target."""
+        return [self.saved.forward, self.saved.backward] if any(self.wanted) else [self.parted]
+
     @cached_property
     def plain_places(self) -> tuple[int, ...]:
         """For each input of the plain sweep its index among the Loop's inputs."""

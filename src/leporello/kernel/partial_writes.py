@@ -97,7 +97,8 @@ def _select_scatter(context: LoweringContext, node: fx.Node) -> Iterator[Partial
     axis = _axis(node, axis)
     yield _copy_of(context, node, target)
     sizes, value, index = _whole(context, source, node)
-    index.insert(axis, Index(int(number) % (dims(node)[axis] or 1)))
+    place = int(number)
+    index.insert(axis, Index(place if place >= 0 else place + (dims(node)[axis] or 0)))
     yield PartialWrite(sizes, value, tuple(index), overwrites=True)
 
 

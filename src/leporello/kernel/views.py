@@ -104,7 +104,8 @@ def _select(node: fx.Node, index: list[Index | None]) -> list[Index | None]:
     size = dims(source)[axis]
     if size is None:
         refuse(node)
-    index.insert(axis, Index(int(arguments(node)[2]) % size))
+    place = int(arguments(node)[2])
+    index.insert(axis, Index(place if place >= 0 else size + place))
     return index
 
 

@@ -25,7 +25,10 @@ class Clock:
     """`lp.time()` inside of a step: the number of the step, (batch, 1) integers, from 0.
 
     It begins at the call's argument `time`, which is 0 by default: a number, or one per row for rows that began at
-    different times. Where a cell is called by hand, `with lp.time.at(3): cell(x, state)` says which step it is.
+    different times. As of all integers in torch, the quotient `lp.time() / 7` has the default dtype, and
+    `lp.time().to(x.dtype) / 7` that of x.
+
+    Where a cell is called by hand, `with lp.time.at(3): cell(x, state)` says which step it is.
 
     >>> with time.at(3):
     ...     time() % 2 == 0

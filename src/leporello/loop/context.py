@@ -134,14 +134,18 @@ FreeAxes = tuple[
 ]  # of a leaf, without the batch: which free length each axis has; None for a fixed size
 
 
-def free_axes(contexts: Sequence[tuple[str, Tensor]], shared: Sequence[bool], held: Collection[int]) -> list[FreeAxes]:
+def free_axes(
+    contexts: Sequence[tuple[str, Tensor]], shared: Sequence[bool], held: Collection[int], *, ones: bool
+) -> list[FreeAxes]:
     """Which axes of a context may have another length in the next call, as far as sizes tell: a trace decides.
 
-    Axes of equal size have the same length. An axis is fixed if inputs, states or parameters have its size too; but
-    not the first one behind the batch of what has several axes or no floating numbers: memories and their masks.
+    Axes of equal size have the same length. An axis is fixed if inputs, states or parameters have its size too, or if
+    its size is 1; but not the first one behind the batch of what has several axes or no floating numbers: memories and
+    their masks.
 
     shared   which leaves have no batch axis
     held     sizes of inputs, states and parameters
+    ones     whether that first axis may be free where its size is 1, too
     """
     lengths: dict[int, int] = {}
     leaves: list[FreeAxes] = []
@@ -149,7 +153,8 @@ def free_axes(contexts: Sequence[tuple[str, Tensor]], shared: Sequence[bool], he
         sizes = tensor.shape[not is_shared :]
         first = len(sizes) > 1 or not tensor.is_floating_point()
         axes = [
-            size >= SMALLEST_LENGTH and (size not in held or (first and not axis)) for axis, size in enumerate(sizes)
+            size >= SMALLEST_LENGTH and (size > 1 or ones) and ((size > 1 and size not in held) or (first and not axis))
+            for axis, size in enumerate(sizes)
         ]
         pairs = zip(sizes, axes, strict=True)
         leaves.append(tuple(lengths.setdefault(size, len(lengths)) if free else None for size, free in pairs))

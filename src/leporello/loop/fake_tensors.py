@@ -23,12 +23,13 @@ from torch.fx.experimental.proxy_tensor import make_fx, maybe_enable_thunkify
 from torch.fx.experimental.sym_node import SymNode
 
 from leporello.loop.phases import no_garbage_collection, timed_phase
-from leporello.loop.sizes import AnySize, Size, nominal
+from leporello.loop.sizes import AnySize, LengthsFixed, Size, nominal
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 _EXAMPLE_BATCHES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # the symbol's hint: the first that is no feature size
+_UNLIKE_LENGTHS = range(41, 1 << 31, 2)  # the hint for a length of 1: the first that is no other size
 
 
 MAX_CACHED_OPERATORS = 100_000  # then all are forgotten
@@ -90,7 +91,11 @@ class FakeTensorFamily:
     feature_sizes   sizes that the symbol's hint must differ from. torch assumes the hint where a step decides by the
                     number of rows; the batch can then still be told from other axes by its size
     rows            a number instead of the symbol, for a step that depends on the number
-    lengths         examples of free lengths: each is a symbol of its own, in `lengths`
+    lengths         examples of free lengths: each is a symbol of its own, in `lengths`. One of 1 is traced as another
+                    one: torch takes symbols to be 2 and more
+
+    traces    with free lengths, all graphs as they were traced: also with values of which a step reads the shape alone
+    checked   by a graph and lengths whether its values have the shapes that it says, as `holds_at_one` found
     """
 
     def __init__(self, feature_sizes: Sequence[int] = (), rows: int | None = None, lengths: Sequence[int] = ()) -> None:
@@ -105,7 +110,12 @@ class FakeTensorFamily:
         self.rows: Any = self.example_rows if rows is not None else self.shapes.free_size("rows", self.example_rows)
         self.example_lengths = list(lengths)
         self._numbers: set[int] = set()
-        self.lengths = [self.shapes.free_size(f"length{index}", example) for index, example in enumerate(lengths)]
+        self.traces: list[fx.Graph] = []
+        self.checked: dict[tuple[fx.Graph, tuple[int, ...]], bool] = {}
+        self._differs_at_one: set[int] = set()
+        unlike = next(size for size in _UNLIKE_LENGTHS if size not in feature_sizes)
+        hints = [example if example > 1 else unlike for example in lengths]
+        self.lengths = [self.shapes.free_size(f"length{index}", hint) for index, hint in enumerate(hints)]
         _row_symbols[self.shapes] = None if isinstance(self.rows, int) else self.rows.node.expr
         _length_symbols[self.shapes] = {symbol.node.expr: index for index, symbol in enumerate(self.lengths)}
 
@@ -133,6 +143,8 @@ class FakeTensorFamily:
             module = make_fx(lazily, decomposition_table=decompositions)(*self.lengths, *arguments)
         if self.lengths:
             self._note_numbers(module.graph)
+            self.traces.append(fx.Graph())
+            self.traces[-1].graph_copy(module.graph, {})
             _lengths_in_place(module.graph, len(self.lengths))
         return module
 
@@ -165,7 +177,7 @@ class FakeTensorFamily:
         """What the trace assumes about the number of rows, and where; empty for a step that works for every batch."""
         symbol = _row_symbols[self.shapes]
         guards = [guard for guard in self.shapes.guards if not self.lengths or symbol in guard.expr.free_symbols]
-        return [decision for decision in self.shapes.at_one if symbol in decision.expr.free_symbols] + guards
+        return [d for d in self.shapes.at_one if d.of_step and symbol in d.expr.free_symbols] + guards
 
     def batch_is_concrete(self) -> bool:
         """Whether the number of rows is a plain number: passed as one, or guarded on by the step."""
@@ -201,6 +213,28 @@ class FakeTensorFamily:
         for guard in self.shapes.guards:
             fixed |= {symbols[symbol] for symbol in guard.expr.free_symbols if symbol in symbols}
         return fixed
+
+    def note_ones(self, size: Any) -> None:
+        """Note that a trace would have been another one where a symbolic size without rows is 1."""
+        symbols = _length_symbols[self.shapes]
+        self._differs_at_one |= {symbols[symbol] for symbol in size.node.expr.free_symbols}
+
+    def differ_at_one(self) -> set[int]:
+        """Free lengths by which Python code has decided whether they are 1, or could not: a trace is for the others."""
+        symbols = _length_symbols[self.shapes]
+        asked = {symbol for decision in self.shapes.at_one for symbol in decision.expr.free_symbols}
+        return self._differs_at_one | {symbols[symbol] for symbol in asked if symbol in symbols}
+
+    def sizes_for(self, value: Tensor, rows: int, lengths: Sequence[int]) -> list[int]:
+        """The sizes of a fake tensor, for a number of rows and free lengths."""
+        return [self.number_for(size, rows, lengths) for size in value.shape]
+
+    def number_for(self, size: Any, rows: int, lengths: Sequence[int]) -> int:
+        """A symbolic size, or an integer, for a number of rows and free lengths."""
+        if isinstance(size, int):
+            return size
+        numbers = {symbol: lengths[index] for symbol, index in _length_symbols[self.shapes].items()}
+        return int(size.node.expr.subs(numbers | {_row_symbols[self.shapes]: rows}))
 
 
 # Libraries and fused operators of torch that choose by the number of rows, or hide what they compute: the getter and
@@ -274,11 +308,17 @@ def size_of(size: Any) -> AnySize:
 
 
 def _as_size(expression: Any, symbols: dict[Any, int]) -> AnySize:
-    """An expression of free lengths as a size."""
+    """An expression of free lengths as a size.
+
+    Raises `LengthsFixed` for what is no sum of products of them, such as half a length.
+    """
     if expression.is_Integer:
         return int(expression)
     total: AnySize = 0
-    for powers, factor in expression.as_poly(*symbols).terms():
+    polynomial = expression.as_poly(*symbols)
+    if polynomial is None or not all(factor.is_Integer for factor in polynomial.coeffs()):
+        raise LengthsFixed(f"the size {expression} is no sum of products of lengths.")
+    for powers, factor in polynomial.terms():
         product: AnySize = int(factor)
         for symbol, power in zip(symbols, powers, strict=True):
             for _ in range(power):

@@ -17,7 +17,7 @@ Monomial = tuple[int, ...]  # indices of free lengths, in order; one that is mul
 
 @dataclass(frozen=True)
 class Size:
-    """A sum of products of free lengths, which are at least 2.
+    """A sum of products of free lengths, which are at least 1.
 
     terms   the coefficient of each product, sorted; none is 0. An integer is no `Size`: see `size_of`
 
@@ -118,7 +118,7 @@ class Size:
 
 
 AnySize = Any  # an integer or a `Size`; what runs a kernel without free lengths takes it for an integer
-SMALLEST_LENGTH, NOMINAL_LENGTH = 2, 32
+SMALLEST_LENGTH, NOMINAL_LENGTH = 1, 32
 
 
 def _terms(size: AnySize) -> Iterable[tuple[Monomial, int]]:

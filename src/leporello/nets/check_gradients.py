@@ -22,18 +22,9 @@ from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves
 from leporello.loop.tracing.cell_tensors import buffers_restored
 from leporello.loop.tracing.found_tensors import ReadInstead, found_in
 from leporello.nets.plain_loop import plain_loop
+from leporello.nets.precision import TOLERANCE, narrowest_precision
 from leporello.nets.recurrent import Recurrent
 from leporello.text_table import html_table, html_text
-
-# Relative errors that rounding alone explains over a few hundred steps.
-TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.complex128: 1e-9,
-    torch.float32: 2e-3,
-    torch.complex64: 2e-3,
-    torch.float16: 5e-2,
-    torch.bfloat16: 2e-1,
-}
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,9 @@ class GradientReport:
     that is more: a gradient that is zero but for rounding has no scale of its own.
 
     outputs, gradients   by name
-    tolerance            what rounding explains in the net's dtype
+    tolerance            what rounding explains in the narrowest precision that reaches what is compared
+    precision            that precision; None in a report that was made by hand
+    because              where it comes from, if it is narrower than that of the net's outputs
     against              what they were compared with: the gradients with those of the engine `reference`, where torch
                          cannot differentiate the loop, because the step writes over values that its gradient needs
     """
@@ -52,6 +45,8 @@ class GradientReport:
     outputs: dict[str, float] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     against: str = "the plain loop"
+    precision: torch.dtype | None = None
+    because: str | None = None
 
     @property
     def worst(self) -> float:
@@ -71,7 +66,11 @@ class GradientReport:
 
     def _verdict(self) -> str:
         verdict = "agrees with" if self.ok else "DIFFERS from"
-        return f"{self.engine} {verdict} {self.against} in float64 (tolerance {self.tolerance:g})"
+        judged = f"tolerance {self.tolerance:g}"
+        if self.precision is not None:
+            judged += f", what rounding to {str(self.precision).removeprefix('torch.')} explains"
+        because = f": {self.because}" if self.because else ""
+        return f"{self.engine} {verdict} {self.against} in float64 ({judged}{because})"
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """A row for each error, the largest of its kind first."""
@@ -144,13 +143,15 @@ def check_gradients(
                 exact.engine = "reference"  # of the step's graph, in which nothing is written over
                 _, exact_gradients = slow.run(lambda: exact._run(slow.call, passing), seed)
                 against = "the plain loop, its gradients with those of the engine reference,"
-    dtype = next((v.dtype for v in values.values() if v.dtype in TOLERANCE), torch.float64)
+    precision, because = narrowest_precision(loop, values, gradients)
     report = GradientReport(
         engine=net.engine,
-        tolerance=TOLERANCE[dtype],
+        tolerance=TOLERANCE[precision],
         outputs=_errors(values, exact_values),
         gradients=_errors(gradients, exact_gradients),
         against=against,
+        precision=precision,
+        because=because,
     )
     if raises and not report.ok:
         raise GradientMismatch("the engine's gradients differ from the plain loop's.", report=report)

@@ -75,7 +75,7 @@ class BlockWriter:
             inner = self.loops(block.over, "k", depth)
             for text in body.lines:
                 self.emit(text, inner)
-            k = "k0" if block.over[0] > 1 else "0"
+            k = "k0" if block.over[0] != 1 else "0"
             self.emit(f"const {of_value} value = {value};", inner)
             better = f"value {sign} best || value != value"
             self.emit(f"if (sum < 0 || (best == best && ({better}))) {{ best = value; sum = {k}; }}", inner)
@@ -92,7 +92,7 @@ class BlockWriter:
         inner = self.loops(block.over, "k", depth, pragmas=False)
         for text in body.lines:
             self.emit(text, inner)
-        k = "k0" if count > 1 else "0"
+        k = "k0" if count != 1 else "0"
         self.emit(f"all[{k}] = (ranked){{{value}, {k}}};", inner)
         self.close(inner, depth)
         descending = int(block.operator in ("largest", "descending"))
@@ -101,7 +101,7 @@ class BlockWriter:
         else:
             self.emit(f"select_first(all, {count}, {few}, {descending});", depth)
         last = self.loops((*[1] * len(outer), few), "i", depth, pragmas=False)
-        place = f"i{len(outer)}" if few > 1 else "0"
+        place = f"i{len(outer)}" if few != 1 else "0"
         self.emit(f"{self.layout.element(block.buffer, str(block.index))} = all[{place}].place;", last)
         self.close(last, self.depth)
 

@@ -17,7 +17,7 @@ def side_by_side(block: Reduction) -> int | None:
     if block.operator not in REDUCTION_SPELLING:
         return None
     loads = [part.index for part in _parts(block.value) if isinstance(part, (Load, Fetch))]
-    inner = next((f"k{axis}" for axis in reversed(range(len(block.over))) if block.over[axis] > 1), None)
+    inner = next((f"k{axis}" for axis in reversed(range(len(block.over))) if block.over[axis] != 1), None)
     if inner is None or any(isinstance(part, Fetch) for part in _parts(block.value)):
         return None
     if all(_stride(index, inner) in (0, 1) for index in loads):

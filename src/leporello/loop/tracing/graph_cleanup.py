@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leporello.loop.fake_tensors import FakeTensorFamily, row_axes
+from leporello.loop.fake_tensors import FakeTensorFamily, has_row_symbol, row_axes
 from leporello.loop.graph import arguments, call, placeholders, stop
 from leporello.loop.own_gradients import closed
 from leporello.loop.port import Port
@@ -90,7 +90,11 @@ def _equal_value(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> An
 
 def _squeezed(graph: fx.Graph, node: fx.Node, family: FakeTensorFamily) -> fx.Node:
     """`squeeze()` with the axes that it takes away: the batch, which was a symbol, stays where it is 1."""
-    ones = [axis for axis, size in enumerate(node.args[0].meta["val"].shape) if isinstance(size, int) and size == 1]  # type: ignore[union-attr]
+    sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    ones = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    for size in sizes:
+        if not isinstance(size, int) and not has_row_symbol(size):
+            family.note_ones(size)  # a free length that is 1 would be taken away
     with graph.inserting_before(node):
         return call(graph, family, aten.squeeze.dims, node.args[0], ones)
 

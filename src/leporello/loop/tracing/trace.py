@@ -32,10 +32,11 @@ from leporello.loop.draws import Draw, Drawing, replay
 from leporello.loop.fake_tensors import FakeTensorFamily, size_of
 from leporello.loop.graph import call, copied, placeholders
 from leporello.loop.graph import results as graph_results
+from leporello.loop.length_one import holds_at_one, note_copies
 from leporello.loop.loop import Loop, Signature
 from leporello.loop.own_gradients import recording
 from leporello.loop.port import Port, Role
-from leporello.loop.sizes import Size
+from leporello.loop.sizes import LengthsFixed, Size
 from leporello.loop.state import Tree, leaf_names
 from leporello.loop.step import context_name, observed, place_of, state_names, take
 from leporello.loop.tracing.cell_tensors import (
@@ -107,7 +108,14 @@ class _Traced:
 
 @under_cell_lock
 def trace(
-    cell: nn.Module, x: Tree, state: Tree, context: Tree = None, *, rows: int | None = None, free: bool = False
+    cell: nn.Module,
+    x: Tree,
+    state: Tree,
+    context: Tree = None,
+    *,
+    rows: int | None = None,
+    free: bool = False,
+    ones: bool = True,
 ) -> Loop:
     """The Loop of a cell, from the input and the state of one step.
 
@@ -116,24 +124,40 @@ def trace(
     context    what the call passes to every step, as a tree of tensors and `Shared`
     rows       the number of rows, for a step that depends on it; such a trace serves that number only
     free       whether the trace serves every length of those axes of the context that may differ from call to call
+    ones       whether that holds for axes of length 1, too
     """
     leaves = _flat(cell, x, state, context)
     refuse_before(cell, leaves.sequences, [*leaves.contexts, *leaves.invariants], leaves.states)
     if free and rows is None and leaves.contexts:
         held = {size for _, leaf in (*leaves.sequences, *leaves.invariants, *leaves.states) for size in leaf.shape}
-        leaves = replace(leaves, free=free_axes(leaves.contexts, leaves.shared, held))
+        leaves = replace(leaves, free=free_axes(leaves.contexts, leaves.shared, held, ones=ones))
     while True:
-        loop = _traced(cell, leaves, rows)
-        fixed = loop.family.fixed_lengths()
+        lengths = _lengths(leaves)
+        single = {index for index, length in enumerate(lengths) if length == 1}
+        try:
+            loop = _traced(cell, leaves, rows)
+        except LengthsFixed:
+            fixed = set(range(len(lengths)))
+        except Exception:
+            if not single:
+                raise
+            fixed = single  # where the step fails at another length, the axis is none that has a length
+        else:
+            fixed = loop.family.fixed_lengths() or (set() if holds_at_one(loop, single) else single)
         if not fixed:
             return loop.replace(batch_interaction=_batch_interaction(cell, x, state, context, loop, leaves))
         leaves = replace(leaves, free=without_lengths(leaves.free, fixed))
 
 
+def _lengths(leaves: _Leaves) -> list[int]:
+    """The free lengths of the call that is traced."""
+    places = length_places(leaves.free)
+    return [leaves.contexts[leaf][1].shape[axis + (not leaves.shared[leaf])] for leaf, axis in places]
+
+
 def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
     """The Loop of a step, without the test of its rows."""
-    places = length_places(leaves.free)
-    lengths = [leaves.contexts[leaf][1].shape[axis + (not leaves.shared[leaf])] for leaf, axis in places]
+    places, lengths = length_places(leaves.free), _lengths(leaves)
     sizes = [size for _, leaf in _all(leaves) for size in leaf.shape]
     family = FakeTensorFamily(feature_sizes=sizes, rows=rows, lengths=lengths)
     with (
@@ -355,6 +379,8 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
         tensors = [*leaves.invariants, *((name, tensor) for name, (tensor, _) in finder.found.items())]
         found = leaves.found | {name: place for name, (_, place) in finder.found.items()}
         return _traced_step(cell, replace(leaves, invariants=tensors, found=found), family)
+    if family.lengths:
+        note_copies(module.graph, family)
     if draws or shared.saw_writes:
         numbers = [
             family.tensor(draw.shape[rows:], draw.dtype, draw.device, rows=rows)

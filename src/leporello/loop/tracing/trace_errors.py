@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from leporello.errors import ArgumentError, DeviceMismatch, LeporelloError, UntraceableStep
 from leporello.loop.fake_tensors import FakeTensorFamily
+from leporello.loop.sizes import LengthsFixed
 from leporello.loop.state import described
 from leporello.loop.step import place_of
 
@@ -43,6 +44,8 @@ def translated(cell: nn.Module, sequences: Named, states: Named, family: FakeTen
     try:
         with _without_log():
             yield
+    except LengthsFixed:
+        raise  # not of the step: it is traced again, with numbers
     except Exception as error:
         ours = _as_ours(error, sequences, states, family)
         ours.place(cell=place_of(cell), line=users_line(error.__traceback__))

@@ -22,6 +22,7 @@ from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import LEVELS, Geometry
 from leporello.engine.gpu.levels import Levels
+from leporello.engine.gpu.levels_steps import LevelsSteps
 from leporello.engine.gpu.levels_text import LevelKernel, LevelsText
 from leporello.engine.gpu.runner import Given, GpuRunner, about_persistent, launch_groups
 from leporello.engine.gpu.schedule import Schedule
@@ -49,7 +50,7 @@ class HostBuilder:
         if self.shape == LEVELS:
             levels = LevelsText(schedule, self.float_sums)
             source = compiled(levels.text("host.h", {"ACCURATE": 1}))
-            return Levels(levels, source, HostLauncher(library(source)))
+            return Levels(LevelsSteps(levels, HostLauncher(library(source))), source)
         text = KernelText(schedule, replace(self.shape, heads=schedule.heads))
         return HostKernel(text, compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
 
@@ -94,7 +95,8 @@ class HostLauncher:
 
     def launch(self, kernel: LevelKernel, table: torch.Tensor, at: int, batch: int) -> None:
         assert kernel.blocks(batch) > 0
-        getattr(self.functions, kernel.name)(ctypes.c_void_p(table.data_ptr()), ctypes.c_long(at))
+        rows = ctypes.c_long(batch)
+        getattr(self.functions, kernel.name)(ctypes.c_void_p(table.data_ptr()), ctypes.c_long(at), rows)
 
     def multiply(self, left: torch.Tensor, right: torch.Tensor, sums: torch.Tensor) -> None:
         assert left.dtype == right.dtype

@@ -21,6 +21,7 @@ from leporello.engine.gpu.cuda_levels import CudaLauncher, float_sums
 from leporello.engine.gpu.driver import DeviceFunction, compiled, make_current
 from leporello.engine.gpu.geometry import ROWS, Geometry
 from leporello.engine.gpu.levels import Levels
+from leporello.engine.gpu.levels_steps import LevelsSteps
 from leporello.engine.gpu.levels_text import LevelsText
 from leporello.engine.gpu.plans import LARGE_BATCH, candidates
 from leporello.engine.gpu.runner import Given, Run, about_persistent, launch_groups
@@ -117,7 +118,7 @@ class CudaBuilder:
     ) -> CudaKernel | Levels:
         if isinstance(text, LevelsText):
             if device not in self.levels:
-                self.levels[device] = Levels(text, code[0], CudaLauncher(text, code[1], device))
+                self.levels[device] = Levels(LevelsSteps(text, CudaLauncher(text, code[1], device)), code[0])
             return self.levels[device]
         geometry = text.geometry
         cluster = geometry.blocks if geometry.exchange == "cluster" else 1

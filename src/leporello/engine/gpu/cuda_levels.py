@@ -53,8 +53,8 @@ class CudaLauncher:
 
     def launch(self, kernel: LevelKernel, table: Tensor, at: int, batch: int) -> None:
         threads = self.text.row_threads if kernel.rows else self.text.geometry.threads
-        address, step = c_void_p(table.data_ptr()), c_long(at)
-        self._launch(kernel.name, kernel.blocks(batch), threads, addressof(address), addressof(step))
+        address, step, rows = c_void_p(table.data_ptr()), c_long(at), c_long(batch)
+        self._launch(kernel.name, kernel.blocks(batch), threads, addressof(address), addressof(step), addressof(rows))
 
     def _launch(self, name: str, blocks: int, threads: int, *arguments: int) -> None:
         """Launch on torch's current stream; arguments are given by their addresses."""

@@ -240,17 +240,17 @@ struct Rows {
     }
     template <int OPERATION> void total(float part, float *to) { *to = part; }
 };
-#define KERNEL_OF_UNITS(name, Level)                        \
-    extern "C" void name(const Given *table, long at) {     \
-        Units m{(long)table->word[1]};                      \
-        Level::run(m, *table, at);                          \
+#define KERNEL_OF_UNITS(name, Level)                                \
+    extern "C" void name(const Given *table, long at, long batch) { \
+        Units m{batch};                                             \
+        Level::run(m, *table, at);                                  \
     }
-#define KERNEL_OF_ROWS(name, Level)                         \
-    extern "C" void name(const Given *table, long at) {     \
-        for (long n = 0; n < (long)table->word[1]; n++) {   \
-            Rows m{n};                                      \
-            Level::run(m, *table, at);                      \
-        }                                                   \
+#define KERNEL_OF_ROWS(name, Level)                                 \
+    extern "C" void name(const Given *table, long at, long batch) { \
+        for (long n = 0; n < batch; n++) {                          \
+            Rows m{n};                                              \
+            Level::run(m, *table, at);                              \
+        }                                                           \
     }
 #define KERNEL_THAT_FILLS(name) \
     extern "C" void name(const Given *given, Given *table) { *table = *given; }

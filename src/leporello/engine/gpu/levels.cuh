@@ -1,5 +1,6 @@
 // Levels as kernels of their own, behind device.cuh; host.h has the same names. A kernel takes the address of a table of
-// words, and its step within the part of the sequence that the table is about. Nobody writes while a kernel runs what it
+// words, its step within the part of the sequence that the table is about, and the batch: of it each thread knows whether
+// it has a row without waiting for the table. Nobody writes while a kernel runs what it
 // takes by READ: the compiler may load that before it stores something else.
 #define READ(element) __ldg(&(element))
 
@@ -32,19 +33,19 @@ UNROLL
         }
     }
 };
-#define KERNEL_OF_UNITS(name, Level)                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const Given *__restrict__ table, long at) {     \
-        const Given given = *table;                                                                           \
-        Units m{(long)given.word[1]};                                                                         \
-        Level::run(m, given, at);                                                                             \
+#define KERNEL_OF_UNITS(name, Level)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(const Given *__restrict__ table, long at, long batch) { \
+        const Given given = *table;                                                                                    \
+        Units m{batch};                                                                                                \
+        Level::run(m, given, at);                                                                                      \
     }
-#define KERNEL_OF_ROWS(name, Level)                                                                           \
-    extern "C" __global__ void __launch_bounds__(ROW_THREADS) name(const Given *__restrict__ table, long at) { \
-        const Given given = *table;                                                                           \
-        Rows m;                                                                                               \
-        Level::run(m, given, at);                                                                             \
+#define KERNEL_OF_ROWS(name, Level)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(ROW_THREADS) name(const Given *__restrict__ table, long at, long) { \
+        const Given given = *table;                                                                                  \
+        Rows m;                                                                                                      \
+        Level::run(m, given, at);                                                                                    \
     }
-#define KERNEL_THAT_FILLS(name)                                                                               \
-    extern "C" __global__ void name(const __grid_constant__ Given given, Given *table) {                      \
-        for (int i = threadIdx.x; i < WORDS; i += blockDim.x) table->word[i] = given.word[i];                 \
+#define KERNEL_THAT_FILLS(name)                                                               \
+    extern "C" __global__ void name(const __grid_constant__ Given given, Given *table) {      \
+        for (int i = threadIdx.x; i < WORDS; i += blockDim.x) table->word[i] = given.word[i]; \
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +18,9 @@ from torch import Tensor
 from leporello.engine.gpu import captured_steps
 from leporello.engine.gpu.captured_memory import layout_of
 from leporello.engine.gpu.captured_steps import ATTEMPTS, FEWEST_STEPS, KINDS, STEPS, lasting, parts, switches
+from leporello.engine.gpu.levels_steps import LevelsSteps, Scratch
 from leporello.engine.gpu.recorder import NotRecorded, Recorder, Recording
-
-if TYPE_CHECKING:
-    from leporello.engine.gpu.levels import Levels, Scratch
-    from leporello.engine.gpu.runner import Given
+from leporello.engine.gpu.runner import Given
 
 
 @dataclass(eq=False)
@@ -83,7 +81,7 @@ class LevelsGraphs:
             return f"captured in CUDA graphs of up to {STEPS} steps by the second call of a kind"
         return f"captured in CUDA graphs of {' and '.join(map(str, sizes))} steps"
 
-    def run(self, levels: Levels, given: Given, matrices: Sequence[Tensor], steps: int) -> bool:
+    def run(self, launched: LevelsSteps, given: Given, matrices: Sequence[Tensor], steps: int) -> bool:
         """Run all steps; False where the caller has to, at the first call of a kind, or where nothing is recorded."""
         if steps < FEWEST_STEPS or self.refused is not None or captured_steps.switched_off():
             return False
@@ -99,7 +97,7 @@ class LevelsGraphs:
             kind = self._kind(given, matrices)
             if kind is None:
                 return False
-            self._replayed(recorder, kind, levels, given, matrices, steps)
+            self._replayed(recorder, kind, launched, given, matrices, steps)
             return True
 
     def _kind(self, given: Given, matrices: Sequence[Tensor]) -> LevelsKind | None:
@@ -120,32 +118,32 @@ class LevelsGraphs:
         self,
         recorder: Recorder,
         kind: LevelsKind,
-        levels: Levels,
+        launched: LevelsSteps,
         given: Given,
         matrices: Sequence[Tensor],
         steps: int,
     ) -> None:
         if kind.scratch is None:
             with lasting(recorder):
-                kind.scratch = levels.scratch(given)
+                kind.scratch = launched.scratch(given)
         scratch, fixed = kind.scratch, kind.fixed(recorder, matrices)
-        words = levels.words(given, scratch, steps)
+        words = launched.words(given, scratch, steps)
         for start, size in parts(kind.recordings, STEPS, steps, reverse=False):
-            levels.fill(scratch, words, start)
+            launched.fill(scratch, words, start)
             if start == 0:
-                levels.start(scratch)
+                launched.start(scratch)
             if size not in kind.recordings:
-                self._record(recorder, kind, levels, scratch, fixed, size)
+                self._record(recorder, kind, launched, scratch, fixed, size)
             if size in kind.recordings:
                 kind.recordings[size]()
             else:
-                levels.part(scratch, fixed, size)
+                launched.part(scratch, fixed, size)
 
     def _record(
         self,
         recorder: Recorder,
         kind: LevelsKind,
-        levels: Levels,
+        launched: LevelsSteps,
         scratch: Scratch,
         fixed: Sequence[Tensor],
         size: int,
@@ -157,7 +155,7 @@ class LevelsGraphs:
         try:
             with lasting(recorder):
                 kind.recordings[size] = recorder.record(
-                    lambda: levels.part(scratch, fixed, 1), lambda: levels.part(scratch, fixed, size)
+                    lambda: launched.part(scratch, fixed, 1), lambda: launched.part(scratch, fixed, size)
                 )
         except (NotRecorded, torch.OutOfMemoryError) as error:
             self.failures += 1

@@ -94,9 +94,8 @@ class HostLauncher:
         self.functions.fill(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_void_p(table.data_ptr()))
 
     def launch(self, kernel: LevelKernel, table: torch.Tensor, at: int, batch: int) -> None:
-        assert kernel.blocks(batch) > 0
-        rows = ctypes.c_long(batch)
-        getattr(self.functions, kernel.name)(ctypes.c_void_p(table.data_ptr()), ctypes.c_long(at), rows)
+        numbers = (at, batch, kernel.blocks(batch) * LEVELS.threads)
+        getattr(self.functions, kernel.name)(ctypes.c_void_p(table.data_ptr()), *map(ctypes.c_long, numbers))
 
     def multiply(self, left: torch.Tensor, right: torch.Tensor, sums: torch.Tensor) -> None:
         assert left.dtype == right.dtype

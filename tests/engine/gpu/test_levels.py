@@ -56,7 +56,20 @@ class ScaledHeads(lp.Cell):
         return h, h
 
 
-CELLS = {"TwoProducts": TwoProducts, "Crossed": Crossed, "ScaledHeads": ScaledHeads} | {
+class Mirrored(lp.Cell):
+    """No product, and units read what others have made in the same step."""
+
+    def __init__(self) -> None:
+        super().__init__(h=6)
+        self.U = nn.Linear(3, 6)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        fresh = torch.tanh(self.U(x) + h)
+        h = 0.7 * fresh.flip(1) + 0.1 * fresh
+        return h, h
+
+
+CELLS = {"Mirrored": Mirrored, "TwoProducts": TwoProducts, "Crossed": Crossed, "ScaledHeads": ScaledHeads} | {
     f"heads {heads} x {size}": lambda heads=heads, size=size: HeadsLSTM(3, heads, size)
     for heads, size in ((2, 5), (3, 8))
 }
@@ -250,7 +263,7 @@ def test_the_gradient_of_an_lstm_is_a_product_and_a_kernel_a_step() -> None:
 
 
 def test_levels_with_totals_or_values_of_other_units_between_them_are_not_joined() -> None:
-    for cell in (lp.LayerNormLSTM(3, 5), Crossed()):
+    for cell in (lp.LayerNormLSTM(3, 5), Crossed(), Mirrored()):
         for schedule in schedules(cell):
             multiplied = any(one.level == 0 for one in schedule.multiplications)
             added = any(one.level == 0 for one in schedule.totals)

@@ -156,6 +156,8 @@ class CudaBuilder:
                     times[index] = min(times[index], start.elapsed_time(end))
         fastest = kernels[times.index(min(times))]
         write_kept(kept, json.dumps(astuple(fastest.text.geometry)).encode())
+        if not isinstance(fastest, Levels):
+            self.levels.pop(device, None)  # with its graphs, unless another batch has chosen it
         return fastest
 
     def length_class(self, steps: int) -> int:

@@ -1,4 +1,4 @@
-"""Times the persistent kernels of the engine gpu in many geometries: what the model of `engine/gpu/plans.py` is fitted to.
+"""Times persistent kernels of the engine gpu in many geometries: what the model of `engine/gpu/plans.py` is fitted to.
 
 python -m benchmarks.gpu_geometries --cases LSTM:16:512,RNN:64:1024 --dtype bfloat16 --keep 12 --verify
 """

@@ -277,7 +277,7 @@ def test_explain_says_what_runs() -> None:
     inputs = torch.randn(9, 4, 3)
     net(inputs)
     text = net.explain(inputs)
-    assert "each level is a kernel, with a thread of 128 in a block for each unit of a row" in text
+    assert "each level is a kernel, a thread for each unit of a row, 128 in a block" in text
     assert "1 kernel and 1 product of torch a step; captured in CUDA graphs of up to 32 steps by the second" in text
     rounded = lp.Recurrent(lp.LSTM(3, 5), engine=ROUNDED)
     rounded(inputs)

@@ -36,7 +36,7 @@ class Geometry:
 
     def __str__(self) -> str:
         if self.exchange == "levels":
-            return f"each level is a kernel, with a thread of {self.threads} in a block for each unit of a row"
+            return f"each level is a kernel, a thread for each unit of a row, {self.threads} in a block"
         rows = f"{ROWS * self.tiles} rows of the batch" + (" of one head" if self.heads > 1 else "")
         if self.blocks == 1:
             return f"one block of {self.threads} threads takes {rows}"

@@ -1,4 +1,4 @@
-"""The target `gpu-host`: the kernels of the engine `gpu`, built by a C++ compiler from host.h and run without a GPU.
+"""Targets `gpu-host-...`: the kernels of the engine `gpu`, built by a C++ compiler from host.h and run without a GPU.
 
 What the generated text does is tested everywhere; what the device's library does, only where there is a GPU.
 """
@@ -20,8 +20,11 @@ import torch
 
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import Geometry
-from leporello.engine.gpu.runner import GpuRunner
+from leporello.engine.gpu.geometry import LEVELS, Geometry
+from leporello.engine.gpu.levels import Levels
+from leporello.engine.gpu.levels_steps import LevelsSteps
+from leporello.engine.gpu.levels_text import LevelKernel, LevelsText
+from leporello.engine.gpu.runner import Given, GpuRunner, about_persistent, launch_groups
 from leporello.engine.gpu.schedule import Schedule
 from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import is_drawn_in
@@ -39,10 +42,15 @@ class HostBuilder:
     """Builds for the host, with one geometry for all kernels, but for the number of their heads."""
 
     shape: Geometry
+    float_sums: bool = True
 
     def build(
         self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: object
-    ) -> HostKernel:
+    ) -> HostKernel | Levels:
+        if self.shape == LEVELS:
+            levels = LevelsText(schedule, self.float_sums)
+            source = compiled(levels.text("host.h", {"ACCURATE": 1}))
+            return Levels(LevelsSteps(levels, HostLauncher(library(source))), source)
         text = KernelText(schedule, replace(self.shape, heads=schedule.heads))
         return HostKernel(text, compiled(text.text("host.h", {"EXACT": int(exact), "ACCURATE": 1})))
 
@@ -51,9 +59,6 @@ class HostBuilder:
 
     def length_class(self, steps: int) -> int:
         return 0
-
-    def groups_at_once(self, geometry: Geometry, device: torch.device) -> int:
-        return 2
 
     def runner(self, kernel: Kernel) -> GpuRunner:
         return GpuRunner.of(kernel, schedule_of(kernel), self)
@@ -65,8 +70,36 @@ class HostKernel:
     source: Path
     registers: int | None = None
 
-    def launch(self, words: array[int], groups: int, device: torch.device) -> None:
+    @property
+    def about(self) -> str:
+        return about_persistent(self)
+
+    def run(self, given: Given, steps: int) -> None:
+        launch_groups(self, given, steps)
+
+    def groups_at_once(self) -> int:
+        return 2
+
+    def launch(self, words: array[int], groups: int) -> None:
         library(self.source).run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(groups))
+
+
+@dataclass(frozen=True)
+class HostLauncher:
+    """Calls the functions of levels one after the other, and multiplies in float32."""
+
+    functions: ctypes.CDLL
+
+    def fill(self, table: torch.Tensor, words: array[int]) -> None:
+        self.functions.fill(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_void_p(table.data_ptr()))
+
+    def launch(self, kernel: LevelKernel, table: torch.Tensor, at: int, batch: int) -> None:
+        numbers = (at, batch, kernel.blocks(batch) * LEVELS.threads)
+        getattr(self.functions, kernel.name)(ctypes.c_void_p(table.data_ptr()), *map(ctypes.c_long, numbers))
+
+    def multiply(self, left: torch.Tensor, right: torch.Tensor, sums: torch.Tensor) -> None:
+        assert left.dtype == right.dtype
+        sums.copy_(torch.matmul(left.float(), right.float()))
 
 
 @functools.cache
@@ -105,6 +138,7 @@ SHAPES = {
     "gpu-host-block": Geometry("block", 1, 1, 64),
     "gpu-host-cluster": Geometry("cluster", 4, 2, 64),
     "gpu-host-grid": Geometry("grid", 3, 1, 128),
+    "gpu-host-levels": LEVELS,
 }
 for name, shape in SHAPES.items():
     register(target_on_host(name, shape))

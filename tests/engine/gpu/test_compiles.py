@@ -10,7 +10,8 @@ import torch
 import leporello as lp
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.driver import compile_text, nvrtc_refusal
-from leporello.engine.gpu.geometry import Geometry
+from leporello.engine.gpu.geometry import LEVELS, Geometry
+from leporello.engine.gpu.levels_text import LevelsText
 from leporello.engine.gpu.scheduler import schedule_of
 from leporello.errors import EngineRefusal
 from tests.cells.examples import EXAMPLES
@@ -23,12 +24,14 @@ SHAPES = {
     "one block": Geometry("block", 1, 2),
     "a cluster": Geometry("cluster", 4, 1),
     "through L2": Geometry("grid", 16, 2),
+    "levels": LEVELS,
 }
 
 
 def compile_all(cell: lp.Cell, inputs: int, dtype: torch.dtype, shape: Geometry, architecture: str) -> None:
     for kernel in kernels_of(cell, inputs, dtype):
-        text = KernelText(schedule_of(kernel), shape)
+        schedule = schedule_of(kernel)
+        text = LevelsText(schedule, float_sums=True) if shape == LEVELS else KernelText(schedule, shape)
         for exact in (0, 1) if dtype == torch.float32 else (0,):
             defined = {"EXACT": exact, "ACCURATE": int(dtype == torch.float32)}
             assert compile_text(text.text("device.cuh", defined), architecture)
@@ -53,7 +56,16 @@ def test_heads_compile() -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_cell_compiles(name: str, architecture: str) -> None:
-    compile_all(EXAMPLES[name](), 3, torch.bfloat16, SHAPES["through L2"], architecture)
+    for shape in ("through L2", "levels"):
+        compile_all(EXAMPLES[name](), 3, torch.bfloat16, SHAPES[shape], architecture)
+
+
+def test_sums_of_sixteen_bits_and_heads_compile() -> None:
+    for cell in (HeadsLSTM(16, 3, 8), lp.LayerNormLSTM(16, 8)):
+        for kernel in kernels_of(cell, 16, torch.float16):
+            assert compile_text(
+                LevelsText(schedule_of(kernel), float_sums=False).text("device.cuh", {"ACCURATE": 0}), "sm_90"
+            )
 
 
 def test_what_the_compiler_says_is_in_the_error() -> None:

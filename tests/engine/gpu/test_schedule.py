@@ -88,7 +88,7 @@ def test_heads_that_read_each_other_share_their_blocks() -> None:
 
 def test_what_does_not_fit_on_the_chip_is_refused() -> None:
     with pytest.raises(EngineRefusal, match="do not fit on the chip"):
-        candidates(schedules("LSTM", 4096, torch.float32)[0], 16, 132, True)
+        KernelText(schedules("LSTM", 4096, torch.float32)[0], Geometry("grid", 128, 1))
 
 
 def test_the_text_of_a_kernel_is_the_same_for_the_same_kernel() -> None:

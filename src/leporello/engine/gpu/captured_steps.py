@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,7 +137,7 @@ class CapturedSteps:
         """The kind of a call; None for the first of its kind."""
         steps = tuple(map(form_of_steps, (*window.reads, *window.places)))
         rows = (int(window.batch), getattr(window.batch, "lengths", ()))
-        key = (device, rows, window.reverse, layout_of(window.states), steps, layout_of(window.fixed), _switches())
+        key = (device, rows, window.reverse, layout_of(window.states), steps, layout_of(window.fixed), switches())
         addresses = [value.data_ptr() for value in window.fixed]
         kind = self.kinds.get(key)
         if kind is None:
@@ -153,7 +153,7 @@ class CapturedSteps:
 
     def _replayed(self, recorder: Recorder, kind: Kind, window: Window, steps: int) -> Results | None:
         if kind.memory is None:
-            with _lasting(recorder):
+            with lasting(recorder):
                 kind.memory = self._memory(kind, window)
         memory = kind.memory
         if memory is None:
@@ -166,9 +166,9 @@ class CapturedSteps:
             one.new_empty((*one.shape[1 : 1 + axis], steps, *one.shape[1 + axis :]))
             for one, axis in zip(memory.loose, axes, strict=True)
         ]
-        for start, size in _parts(kind, memory.steps, steps, window.reverse):
+        for start, size in parts((size for _, size in kind.recordings), memory.steps, steps, window.reverse):
             memory.copy_reads(window, start, size)
-            with _lasting(recorder):
+            with lasting(recorder):
                 given = memory.states_like(states)
             copy_all((to, value) for to, value in zip(given, states, strict=True) if to is not value)
             key = (layout_of(given), size)
@@ -212,7 +212,7 @@ class CapturedSteps:
             results: Sequence[Tensor] = self.function(window.batch, *states, *reads, *fixed, *places)
             return results
 
-        with _lasting(recorder):
+        with lasting(recorder):
             after = memory.states_like(one_step(given, 0 if window.reverse else size - 1)[: self.count])
         written = {state.untyped_storage().data_ptr() for state in after}
 
@@ -231,34 +231,34 @@ class CapturedSteps:
             for to, state in zip(after, now, strict=True):
                 to.copy_(state)
 
-        with _lasting(recorder):
+        with lasting(recorder):
             return recorder.record(lambda: run(1), lambda: run(size)), after
 
 
 @contextmanager
-def _lasting(recorder: Recorder) -> Iterator[None]:
+def lasting(recorder: Recorder) -> Iterator[None]:
     """A context for memory that is kept from call to call: nothing else may write what inference mode has made."""
     with torch.inference_mode(False), torch.no_grad(), recorder.memory():
         yield
 
 
-def _parts(kind: Kind, most: int, steps: int, reverse: bool) -> list[tuple[int, int]]:
-    """A window as (start, steps) of recordings, in the order of the sweep.
+def parts(recorded: Iterable[int], most: int, steps: int, reverse: bool) -> list[tuple[int, int]]:
+    """A window as (start, steps) of recordings, in the order of the sweep; `recorded` are the steps of those there are.
 
     What is left behind the whole ones is one recording of its own, or, where there are several such, powers of two.
     """
     sizes, rest = [most] * (steps // most), steps % most
-    odd = {size for _, size in kind.recordings if size & (size - 1)}
+    odd = {size for size in recorded if size & (size - 1)}
     if rest and (rest in odd or len(odd) < ODD_SIZES):
         sizes.append(rest)
     else:
         sizes += [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    parts = list(zip(starts, sizes, strict=True))
-    return parts[::-1] if reverse else parts
+    found = list(zip(starts, sizes, strict=True))
+    return found[::-1] if reverse else found
 
 
-def _switches() -> tuple[Any, ...]:
+def switches() -> tuple[Any, ...]:
     """Switches of torch by which operators choose kernels."""
     backends: Any = torch.backends
     matmul, cudnn = backends.cuda.matmul, backends.cudnn

@@ -17,10 +17,14 @@ from torch import Tensor
 
 from leporello.engine.cache_folder import kept_path, write_kept
 from leporello.engine.gpu.cuda_emitter import KernelText
+from leporello.engine.gpu.cuda_levels import CudaLauncher, float_sums
 from leporello.engine.gpu.driver import DeviceFunction, compiled, make_current
 from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.plans import candidates
-from leporello.engine.gpu.runner import Run
+from leporello.engine.gpu.levels import Levels
+from leporello.engine.gpu.levels_steps import LevelsSteps
+from leporello.engine.gpu.levels_text import LevelsText
+from leporello.engine.gpu.plans import LARGE_BATCH, candidates
+from leporello.engine.gpu.runner import Given, Run, about_persistent, launch_groups
 from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
 
@@ -31,7 +35,7 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A kernel on one device."""
+    """A persistent kernel on one device."""
 
     text: KernelText
     source: Path
@@ -41,7 +45,21 @@ class CudaKernel:
     def registers(self) -> int:
         return self.function.registers
 
-    def launch(self, words: array[int], groups: int, device: torch.device) -> None:
+    @property
+    def about(self) -> str:
+        return about_persistent(self)
+
+    def run(self, given: Given, steps: int) -> None:
+        launch_groups(self, given, steps)
+
+    def groups_at_once(self) -> int:
+        """Blocks that wait for each other through L2 must all run at once; clusters wait only for themselves."""
+        geometry = self.text.geometry
+        if geometry.exchange != "grid":
+            return 1 << 20
+        return max(1, processors(self.function.device.index) // geometry.blocks)
+
+    def launch(self, words: array[int], groups: int) -> None:
         self.function.launch(words, groups * self.text.geometry.blocks)
 
 
@@ -63,11 +81,17 @@ def capability(index: int) -> tuple[int, int]:
 
 
 class CudaBuilder:
-    """Builds kernels for the GPU that holds a call's tensors."""
+    """Builds kernels for the GPU that holds a call's tensors.
+
+    levels   of a device: one for all batches
+    """
+
+    def __init__(self) -> None:
+        self.levels: dict[torch.device, Levels] = {}
 
     def build(
         self, schedule: Schedule, batch: int, exact: bool, device: torch.device, steps: int, run: Run
-    ) -> CudaKernel:
+    ) -> CudaKernel | Levels:
         measures = os.environ.get("LEPORELLO_MEASURE", "1") != "0" and not torch.cuda.is_current_stream_capturing()
         texts = self.texts(schedule, batch, device, MEASURED if measures else 1)
         if len(texts) == 1:
@@ -78,17 +102,24 @@ class CudaBuilder:
             return self._on_device(chosen, self._compiled(chosen, exact, device), device)
         return self._fastest(texts, exact, device, min(steps, LENGTHS[-1]), run, kept)
 
-    def texts(self, schedule: Schedule, batch: int, device: torch.device, most: int) -> list[KernelText]:
+    def texts(self, schedule: Schedule, batch: int, device: torch.device, most: int) -> list[KernelText | LevelsText]:
         """The texts for the best geometries of the model, the best first."""
         clusters, shared = capability(device.index)[0] >= 9, shared_bytes(device.index)
-        return candidates(schedule, batch, processors(device.index), clusters, most, shared)
+        return candidates(schedule, batch, processors(device.index), clusters, most, shared, float_sums)
 
-    def _compiled(self, text: KernelText, exact: bool, device: torch.device) -> tuple[Path, bytes]:
+    def _compiled(self, text: KernelText | LevelsText, exact: bool, device: torch.device) -> tuple[Path, bytes]:
         major, minor = capability(device.index)
-        defined = {"EXACT": int(exact), "ACCURATE": int(text.kernel.dtype == torch.float32)}
+        accurate = text.kernel.dtype == torch.float32
+        defined = {"EXACT": int(exact or isinstance(text, LevelsText)), "ACCURATE": int(accurate)}
         return compiled(text.text("device.cuh", defined), text.kernel.name, f"sm_{major}{minor}")
 
-    def _on_device(self, text: KernelText, code: tuple[Path, bytes], device: torch.device) -> CudaKernel:
+    def _on_device(
+        self, text: KernelText | LevelsText, code: tuple[Path, bytes], device: torch.device
+    ) -> CudaKernel | Levels:
+        if isinstance(text, LevelsText):
+            if device not in self.levels:
+                self.levels[device] = Levels(LevelsSteps(text, CudaLauncher(text, code[1], device)), code[0])
+            return self.levels[device]
         geometry = text.geometry
         cluster = geometry.blocks if geometry.exchange == "cluster" else 1
         cooperative = geometry.exchange == "grid"
@@ -98,8 +129,14 @@ class CudaBuilder:
         return CudaKernel(text, code[0], function)
 
     def _fastest(
-        self, texts: list[KernelText], exact: bool, device: torch.device, steps: int, run: Run, kept: Path
-    ) -> CudaKernel:
+        self,
+        texts: list[KernelText | LevelsText],
+        exact: bool,
+        device: torch.device,
+        steps: int,
+        run: Run,
+        kept: Path,
+    ) -> CudaKernel | Levels:
         """The fastest of several geometries on the tensors of the call; which one is kept in the cache folder.
 
         They are compiled side by side. What they write is written again by the call itself.
@@ -119,6 +156,8 @@ class CudaBuilder:
                     times[index] = min(times[index], start.elapsed_time(end))
         fastest = kernels[times.index(min(times))]
         write_kept(kept, json.dumps(astuple(fastest.text.geometry)).encode())
+        if not isinstance(fastest, Levels):
+            self.levels.pop(device, None)  # with its graphs, unless another batch has chosen it
         return fastest
 
     def length_class(self, steps: int) -> int:
@@ -129,19 +168,15 @@ class CudaBuilder:
     ) -> Path:
         text = hashlib.sha256(schedule.kernel.text().encode()).hexdigest()
         name = torch.cuda.get_device_name(device.index)
-        key = f"{text} {-(-batch // ROWS)} {exact} {name} {MEASURED} {length_class}"
+        key = f"{text} {-(-batch // ROWS)} {exact} {name} {MEASURED} {LARGE_BATCH} {length_class}"
         return kept_path(f"plan of {schedule.kernel.name}", key, ".plan")
 
     def enter(self, values: Sequence[Tensor]) -> None:
         for value in values[:1]:
             make_current(value.device.index)
 
-    def groups_at_once(self, geometry: Geometry, device: torch.device) -> int:
-        """Blocks that wait for each other through L2 must all run at once; clusters wait only for themselves."""
-        return max(1, processors(device.index) // geometry.blocks) if geometry.exchange == "grid" else 1 << 20
 
-
-def _chosen(kept: Path, texts: list[KernelText]) -> KernelText | None:
+def _chosen(kept: Path, texts: list[KernelText | LevelsText]) -> KernelText | LevelsText | None:
     """The text with the geometry that was measured to be the fastest before; None if none was."""
     try:
         geometry = Geometry(*json.loads(kept.read_text(encoding="utf-8")))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from importlib import resources
 
+from leporello.engine.gpu.chip_writer import ChipWriter
 from leporello.engine.gpu.geometry import EXCHANGES, ROWS, Geometry, padded_own
 from leporello.engine.gpu.inputs import Inputs, InputWriter, from_storage
-from leporello.engine.gpu.level_writer import OPERATIONS, LevelWriter
-from leporello.engine.gpu.lines import Lines
+from leporello.engine.gpu.level_writer import OPERATIONS
+from leporello.engine.gpu.lines import Lines, place_text
 from leporello.engine.gpu.matrix_text import matrix_elements, vector_reader
 from leporello.engine.gpu.memory import Memory
 from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Schedule, Statement, Total, Vector
+from leporello.engine.gpu.schedule import Schedule, Total, Vector
 from leporello.kernel.description import Buffer
 
 FUNCTIONS_PLACE = "// (functions.cuh stands here)"  # in the libraries
@@ -120,19 +121,19 @@ class KernelText:
         for (buffer, space, places), name in self.inputs.held.items():
             is_row = buffer.place == "row"
             rows = f"n * {buffer.count} + " if is_row else ""
-            place = self.inputs.place_text(places, space)
+            place = place_text(self.schedule, places, space)
             loaded = from_storage(buffer, f"{self.memory.pointer(buffer)}[{rows}{place}]")
             text = f"t.{name}[tile][j] = live ? {loaded} : 0;" if is_row else f"t.{name}[0][j] = {loaded};"
             by_space.setdefault(space, []).append(text)
         for register in self.registers.states:
             buffer, space, places = register
-            loaded = self._initial(buffer, self.inputs.place_text(places, space))
+            loaded = self._initial(buffer, place_text(self.schedule, places, space))
             by_space.setdefault(space, []).append(f"t.{self.registers.names[register]}[tile][j] = {loaded};")
         for index, vector in enumerate(self.schedule.vectors):
             if vector.state is None:
                 continue
             for number, places in enumerate(vector.places):
-                loaded = self._initial(vector.state, self.inputs.place_text(places, vector.space))
+                loaded = self._initial(vector.state, place_text(self.schedule, places, vector.space))
                 at = number * padded_own(vector, self.geometry)
                 by_space.setdefault(vector.space, []).append(f"V{index}::stage(b, tile, 0, row, {at} + own, {loaded});")
         for space, texts in by_space.items():
@@ -148,18 +149,12 @@ class KernelText:
     def _level(self, level: int) -> None:
         """What one tile does at a level, and behind the last one what it reads ahead."""
         lines, last = self.lines, level == self.schedule.levels - 1
-        statements = [one for one in self.schedule.statements if one.level == level]
         totals = self.memory.totals_at.get(level, [])
         self._arrive(level)
 
         def spaces(depth: int) -> None:
-            for space in self._spaces(level, statements, totals):
-                LevelWriter(self.registers, self.inputs, self.memory, level, space).write(
-                    lines,
-                    [one for one in statements if one.part.space == space],
-                    [total for total in totals if total.parts[0].space == space],
-                    depth,
-                )
+            for space in self.registers.spaces_at(level):
+                ChipWriter(self.registers, self.inputs, self.memory, level, space).write(lines, depth)
 
         lines.each(3, spaces)
         sends = self._leave(level, totals)
@@ -171,18 +166,6 @@ class KernelText:
             lines.emit("if (step + 1 < steps) {", 3)
             self.reader.fetch("(step + 1)", 4)
             lines.emit("}", 3)
-
-    def _spaces(self, level: int, statements: list[Statement], totals: list[Total]) -> list[int]:
-        """The spaces in which something is computed or kept at a level."""
-        found = [*(one.part.space for one in statements), *(total.parts[0].space for total in totals)]
-        for multiplication in self.schedule.multiplications:
-            if multiplication.level == level:
-                for result in multiplication.results:
-                    space = result.space
-                    kept = self.registers.products_at(level, space)
-                    found += [space for register in kept if register in self.registers.names]
-        found += [state[1] for state in self.registers.states if self.registers.carried_at(level, state[1])]
-        return list(dict.fromkeys(found))
 
     def _arrive(self, level: int) -> None:
         """Until what the level reads is there; then its products."""

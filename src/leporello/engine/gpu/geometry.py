@@ -12,7 +12,7 @@ SHARED_BYTES = 227 * 1024  # of a block, at most (sm_90)
 KEPT_REGISTERS = 128  # of a thread, for matrices
 ROWS = 8  # of a tile
 CHUNK_BYTES = 16 * ROWS
-EXCHANGES = ("block", "cluster", "grid")
+EXCHANGES = ("block", "cluster", "grid", "levels")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Geometry:
     """The choice of a plan: see device.cuh.
 
     exchange   "block": a block has all units; "cluster": the blocks of a cluster, by distributed shared memory;
-               "grid": any number of blocks, through L2
+               "grid": any number of blocks, through L2; "levels": each level is a launch of its own, and all values
+               are in global memory
     blocks     that share the units of a group of rows
     tiles      of eight rows, in a group
     threads    of a block
@@ -34,6 +35,8 @@ class Geometry:
     heads: int = 1
 
     def __str__(self) -> str:
+        if self.exchange == "levels":
+            return f"each level is a kernel, a thread for each unit of a row, {self.threads} in a block"
         rows = f"{ROWS * self.tiles} rows of the batch" + (" of one head" if self.heads > 1 else "")
         if self.blocks == 1:
             return f"one block of {self.threads} threads takes {rows}"
@@ -161,3 +164,6 @@ def _tiling(multiplication: Multiplication, geometry: Geometry, registers: int) 
         over_rows *= 2
     assert best is not None
     return best[1]
+
+
+LEVELS = Geometry("levels", 1, 1, 128)

@@ -222,3 +222,39 @@ INLINE void reduce(M &m, int tile, long slot, int from, int index) {
         Machine<Thread> m(*given, groups, SHARED);              \
         sweep(m, *given);                                       \
     }
+
+// ---- levels as kernels of their own: see levels.cuh. Threads run one after the other, at odd steps the last one first, so
+// that a value shows which a thread reads before, or after, another thread of the same kernel has written it.
+
+#define READ(element) (element)
+INLINE long in_order(long i, long count, long at) { return at & 1 ? count - 1 - i : i; }
+struct Units {
+    long batch, e;
+    template <int SPACE, class F> void each(F f) {
+        if (e < batch * SPACE) f(e / SPACE, (int)(e % SPACE));
+    }
+};
+struct Rows {
+    long n, at;
+    long row() const { return n; }
+    template <int SPACE, class F> void each(F f) {
+        for (int unit = 0; unit < SPACE; unit++) f(n, (int)in_order(unit, SPACE, at));
+    }
+    template <int OPERATION> void total(float part, float *to) { *to = part; }
+};
+#define KERNEL_OF_UNITS(name, Level)                                              \
+    extern "C" void name(const Given *table, long at, long batch, long threads) { \
+        for (long i = 0; i < threads; i++) {                                      \
+            Units m{batch, in_order(i, threads, at)};                             \
+            Level::run(m, *table, at);                                            \
+        }                                                                         \
+    }
+#define KERNEL_OF_ROWS(name, Level)                                         \
+    extern "C" void name(const Given *table, long at, long batch, long) {   \
+        for (long n = 0; n < batch; n++) {                                  \
+            Rows m{in_order(n, batch, at), at};                             \
+            Level::run(m, *table, at);                                      \
+        }                                                                   \
+    }
+#define KERNEL_THAT_FILLS(name) \
+    extern "C" void name(const Given *given, Given *table) { *table = *given; }

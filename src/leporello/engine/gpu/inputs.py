@@ -7,9 +7,9 @@ is computed in the loop.
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE, computed_type, index_text
+from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE, computed_type
 from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.lines import Lines, variables_of
+from leporello.engine.gpu.lines import Lines, place_text
 from leporello.engine.gpu.memory import Memory
 from leporello.engine.gpu.registers import elements_of, values
 from leporello.engine.gpu.schedule import Places, Schedule, loads, uses
@@ -137,14 +137,6 @@ class Inputs:
         across = own // threads
         return f"t.{name}[(tile * 8 + j / {across}) * {buffer.count} + j % {across} * {threads * stride} + {offset}]"
 
-    def place_text(self, places: Places, space: int) -> str:
-        """The position of a unit's element, from the unit."""
-        factor = places[1] - places[0] if space > 1 else 0
-        if all(place == places[0] + factor * unit for unit, place in enumerate(places)):
-            return f"({places[0]} + unit * {factor})"
-        part, index = self.schedule.places.origin[places]
-        return f"({index_text(index, variables_of(part))})"
-
 
 class InputWriter:
     """Writes the phases in which inputs are read ahead, and addresses go on."""
@@ -221,7 +213,7 @@ class InputWriter:
             loaded = self.inputs.at_cursor(buffer, space, places)
             if loaded is None:
                 time = f"(steps - 1 - {step})" if self.kernel.reverse else step
-                place = self.inputs.place_text(places, space)
+                place = place_text(self.inputs.schedule, places, space)
                 loaded = f"{self.memory.pointer(buffer)}[({time} * batch + n) * {buffer.count} + {place}]"
             text = f"t.{name}[tile][j] = live ? {loaded} : ({STORAGE[buffer.dtype]})0;"
             by_space.setdefault(space, []).append(text)

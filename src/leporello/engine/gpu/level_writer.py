@@ -1,14 +1,17 @@
-"""`LevelWriter`: what the threads of one space compute at one level, as lines of C++."""
+"""`LevelWriter`: what the threads of one space compute at one level, as lines of C++.
+
+Where values lie that other threads or other levels have made is for subclasses to say: on the chip (`ChipWriter`), or
+in global memory (`GlobalWriter`).
+"""
 
 from __future__ import annotations
 
 from leporello.engine.gpu.cuda_expressions import STORAGE, TO_STORAGE, Body, computed_type, index_text
-from leporello.engine.gpu.geometry import padded_own
-from leporello.engine.gpu.inputs import Inputs, from_storage
-from leporello.engine.gpu.lines import Lines, variables_of
-from leporello.engine.gpu.memory import Memory
+from leporello.engine.gpu.inputs import from_storage
+from leporello.engine.gpu.lines import variables_of
 from leporello.engine.gpu.registers import Registers
 from leporello.engine.gpu.schedule import Part, Places, Register, Statement, Total, scalar_part, uses
+from leporello.engine.gpu.words import Words
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Buffer, Fetch, Load
 
@@ -22,10 +25,12 @@ class LevelWriter:
     scalars   names of numbers of the row, which each unit computes for itself
     """
 
-    def __init__(self, registers: Registers, inputs: Inputs, memory: Memory, level: int, space: int) -> None:
-        self.registers, self.inputs, self.memory = registers, inputs, memory
-        self.schedule, self.geometry = registers.schedule, registers.geometry
+    def __init__(self, registers: Registers, words: Words, level: int, space: int) -> None:
+        self.registers, self.schedule, self.words = registers, registers.schedule, words
         self.level, self.space = level, space
+        of_level = [one for one in self.schedule.statements if one.level == level]
+        self.statements = [one for one in of_level if one.part.space == space]
+        self.totals = [one for one in self.schedule.totals if one.level == level and one.parts[0].space == space]
         self.stored: dict[Register, str] = {}
         self.scalars: dict[Buffer, str] = {}
         self.lines: list[str] = []
@@ -33,29 +38,70 @@ class LevelWriter:
         self.bodies: dict[Part, Body] = {}
         self._scalar_bodies: list[Body] = []  # their expressions keep their ids
 
-    def write(self, lines: Lines, statements: list[Statement], totals: list[Total], depth: int) -> None:
-        for statement in statements:
+    def compute(self) -> None:
+        """Write what one unit computes; its parts of totals are added to `part_0`, `part_1`, ..."""
+        for statement in self.statements:
             self._statement(statement)
         for register in self.registers.products_at(self.level, self.space):
             if register in self.registers.names:
-                self.lines.append(f"{self._kept(register)} = {self._register(register)};")
-        before, after = [], []
-        for total in totals:
-            name, operation = f"part_{total.number}", OPERATIONS[total.operator]
-            before.append(f"float {name} = neutral({operation});")
+                self._keep_product(register)
+        for total in self.totals:
+            name = f"part_{total.number}"
             for part in total.parts:
                 value = self._body(part).value(total.value)
                 self._take(part)
-                self.lines.append(f"{name} = joined({operation}, {name}, {value});")
-            after.append(f"((float *)(b.shared + {self.memory.reduced[total.number]}))[e] = {name};")
+                self.lines.append(f"{name} = joined({OPERATIONS[total.operator]}, {name}, {value});")
         for state in self.registers.carried_at(self.level, self.space):
             register = self.registers.states[state]
-            self.lines.append(f"{self._kept(state)} = {self.stored.get(register) or self._kept(register)};")
-        lines.space_loop(self.geometry, self.space, self.lines, depth, before=before, after=after)
+            self._keep(state, self.stored.get(register) or self._kept(register))
+
+    def parts_of_totals(self) -> list[str]:
+        """What the parts of totals are before the first unit."""
+        return [f"float part_{total.number} = neutral({OPERATIONS[total.operator]});" for total in self.totals]
+
+    # ---- where values lie
 
     def _kept(self, register: Register) -> str:
-        """A register that the thread keeps."""
-        return f"t.{self.registers.names[register]}[tile][j]"
+        """A register that is kept from level to level."""
+        raise NotImplementedError
+
+    def _keep(self, register: Register, value: str) -> None:
+        """Store a register that is kept."""
+        self.lines.append(f"{self._kept(register)} = {value};")
+
+    def _keep_product(self, register: Register) -> None:
+        """Keep the result of a product of this level, which a later one reads."""
+        self._keep(register, self._register(register))
+
+    def _product(self, register: Register) -> str:
+        """A product's result for a unit, at the level of the product."""
+        raise NotImplementedError
+
+    def _total(self, total: Total) -> str:
+        """A total of the present row."""
+        raise NotImplementedError
+
+    def _gather(self, index: int, register: Register, place: str, value: str) -> None:
+        """Give a unit's element of a vector to all units."""
+        raise NotImplementedError
+
+    def _element(self, index: int, place: str) -> str:
+        """An element of a vector that is there."""
+        raise NotImplementedError
+
+    def _read_ahead(self, buffer: Buffer, places: Places) -> str | None:
+        """An element of a sequence or an invariant that was loaded before; None where it was not."""
+        return None
+
+    def _read(self, element: str) -> str:
+        """An element of a sequence or an invariant in memory, which the kernel never writes."""
+        return element
+
+    def _written(self, buffer: Buffer, places: Places, place: str) -> str:
+        """The element of an output sequence that a unit writes."""
+        return f"{self.words.pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
+
+    # ---- expressions
 
     def _body(self, part: Part) -> Body:
         if part not in self.bodies:
@@ -84,26 +130,17 @@ class LevelWriter:
             self._take(part)
         self.stored[register] = name
         if register in self.registers.names:
-            self.lines.append(f"{self._kept(register)} = {name};")
+            self._keep(register, name)
         place = index_text(statement.index, variables_of(part))
         converted = TO_STORAGE.get(buffer.dtype, f"({STORAGE[buffer.dtype]}){{0}}").format(name)
         if buffer.place == "write":
             self.lines.append(f"if (live) {self._written(buffer, register[2], place)} = {converted};")
         if buffer.place == "next":
-            to = f"{self.memory.pointer(buffer)}[n * {buffer.count} + {place}]"
+            to = f"{self.words.pointer(buffer)}[n * {buffer.count} + {place}]"
             self.lines.append(f"if (live && step + 1 == steps) {to} = {converted};")
         for index, vector in enumerate(self.schedule.vectors):
             if vector.of is buffer:
-                scatter = self.memory.scatters.get(index)
-                stage = f"V{index}::stage" if scatter is None else f"w{scatter}.stage"
-                slot = "step + 1" if vector.state is not None else "step"
-                at = vector.places.index(register[2]) * padded_own(vector, self.geometry)
-                self.lines.append(f"{stage}(b, tile, {slot}, row, {at} + own, {name});")
-
-    def _written(self, buffer: Buffer, places: Places, place: str) -> str:
-        """The element of an output sequence that a unit writes."""
-        cursor = self.inputs.at_cursor(buffer, self.space, places)
-        return cursor or f"{self.memory.pointer(buffer)}[(time * batch + n) * {buffer.count} + {place}]"
+                self._gather(index, register, place, name)
 
     def _inner_loops(self, statement: Statement) -> str:
         """Write a reduction that each unit computes by itself; returns the name of its value."""
@@ -145,7 +182,7 @@ class LevelWriter:
             return self._scalar(buffer, part)
         total = next((total for total in self.schedule.totals if total.buffer is buffer), None)
         if total is not None:
-            return self.memory.total(total)
+            return self._total(total)
         place = offset or index_text(load.index, body.variables)
         if buffer.place in ("read", "row", "fixed"):
             return self._input(load, part, place, inner)
@@ -153,7 +190,7 @@ class LevelWriter:
         if register is not None:
             return self._register(register)
         vector = self.schedule.vectors.index(self.schedule.vector_of(buffer))
-        return f"get_{vector}(b, tile, step, row, {place})"
+        return self._element(vector, place)
 
     def _scalar(self, buffer: Buffer, part: Part) -> str:
         if buffer not in self.scalars:
@@ -171,19 +208,14 @@ class LevelWriter:
 
     def _input(self, load: Load | Fetch, part: Part, place: str, inner: bool) -> str:
         """An element of a sequence or of an invariant."""
-        buffer, inputs = load.buffer, self.inputs
+        buffer = load.buffer
         if isinstance(load, Load) and not (inner and uses(load.index, "k")):
-            key = (buffer, part.space, self.schedule.places(load.index, part))
-            if key in inputs.ringed:
-                stage = f"((int)step & {inputs.ring_steps - 1}) * TILES + tile"
-                where = f"{self.memory.ring_begin} + ({stage}) * {inputs.stage_bytes} + {inputs.ringed[key]}"
-                return from_storage(buffer, f"((const {STORAGE[buffer.dtype]} *)(b.shared + {where}))[e]")
-            if key in inputs.fetched:
-                return from_storage(buffer, f"t.{inputs.fetched[key]}[tile][j]")
-            if key in inputs.held:
-                return f"t.{inputs.held[key]}[{'tile' if buffer.place == 'row' else '0'}][j]"
+            ahead = self._read_ahead(buffer, self.schedule.places(load.index, part))
+            if ahead is not None:
+                return ahead
         rows = {"read": f"(time * batch + n) * {buffer.count} + ", "row": f"n * {buffer.count} + "}
-        loaded = from_storage(buffer, f"{self.memory.pointer(buffer)}[{rows.get(buffer.place, '')}{place}]")
+        element = f"{self.words.pointer(buffer)}[{rows.get(buffer.place, '')}{place}]"
+        loaded = from_storage(buffer, self._read(element))
         return loaded if buffer.place == "fixed" else f"(live ? {loaded} : 0)"
 
     def _register(self, register: Register) -> str:
@@ -198,16 +230,3 @@ class LevelWriter:
         self.lines.append(f"const float {name} = {self._product(register)};")
         self.stored[register] = name
         return name
-
-    def _product(self, register: Register) -> str:
-        """A product's result for a unit: the sum over the warps, or blocks, that share it."""
-        buffer, space, places = register
-        own = self.geometry.own(space)
-        for index, multiplication in enumerate(self.schedule.multiplications):
-            begin = 0
-            for result in multiplication.results:
-                if result.product.out is buffer:
-                    row = begin + result.places.index(places) * own
-                    return f"w{index}.sum(b, (int)((step * TILES + tile) & 1), row, {row} + own)"
-                begin += self.geometry.own(result.space) * result.parts
-        raise AssertionError(f"no product gives {buffer.name}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from leporello.engine.gpu.cuda_expressions import index_text
 from leporello.engine.gpu.geometry import ROWS, Geometry
 from leporello.engine.gpu.registers import elements_of
-from leporello.engine.gpu.schedule import Part
+from leporello.engine.gpu.schedule import Part, Places, Schedule
 
 
 @dataclass
@@ -86,3 +87,12 @@ def variables_of(part: Part) -> dict[str, str]:
         texts[f"{part.letter}{axis}"] = text if position == len(axes) - 1 else f"({text} % {part.sizes[axis]})"
         behind *= part.sizes[axis]
     return texts
+
+
+def place_text(schedule: Schedule, places: Places, space: int) -> str:
+    """The position of a unit's element, from the unit."""
+    factor = places[1] - places[0] if space > 1 else 0
+    if all(place == places[0] + factor * unit for unit, place in enumerate(places)):
+        return f"({places[0]} + unit * {factor})"
+    part, index = schedule.places.origin[places]
+    return f"({index_text(index, variables_of(part))})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from leporello.engine.gpu.cuda_expressions import STORAGE
 from leporello.engine.gpu.geometry import (
     CHUNK_BYTES,
     ROWS,
@@ -15,19 +14,15 @@ from leporello.engine.gpu.geometry import (
     tilings,
 )
 from leporello.engine.gpu.schedule import Schedule, Total
+from leporello.engine.gpu.words import Words
 from leporello.errors import EngineRefusal
-from leporello.kernel.description import Buffer, Place
 
-FIRST_WORDS = 4  # steps, batch, the first group of this launch, groups of all launches
-MATRIX_WORDS = 4  # address, strides along heads, inner and outer axis
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
-POINTERS: tuple[Place, ...] = ("state", "read", "row", "fixed", "next", "write")
 
 
-class Memory:
+class Memory(Words):
     """Words and offsets, as the types of device.cuh take them.
 
-    words            the index of each argument in `Given`: ("state", slot), ("matrix", index), ("vector", index), ...
     vector_types     of the vectors of the schedule, then of those of totals, as C++
     multiply_types   of the multiplications
     scatters         vectors that are not gathered, with the multiplication that sends sums instead
@@ -44,9 +39,9 @@ class Memory:
         self.totals_at: dict[int, list[Total]] = {}
         for total in schedule.totals:
             self.totals_at.setdefault(total.level, []).append(total)
-        self.words: dict[tuple[str, int], int] = {}
-        self.word_count = FIRST_WORDS
-        self._number_words()
+        super().__init__(schedule)
+        for index in range(len(schedule.vectors) + len(self.totals_at)):
+            self.add_word(("vector", index))
         at = self._lay_out_vectors()
         at = self._lay_out_multiplications(at)
         self.reduced: dict[int, int] = {}
@@ -59,20 +54,6 @@ class Memory:
         self.shared_bytes = -(-max(at, 128) // 128) * 128
         if self.shared_bytes > SHARED_BYTES:
             raise EngineRefusal(f"the matrices do not fit on the chip: {self.shared_bytes} bytes a block.")
-
-    def _number_words(self) -> None:
-        def add(key: tuple[str, int], count: int = 1) -> None:
-            self.words[key] = self.word_count
-            self.word_count += count
-
-        kernel = self.schedule.kernel
-        for place in POINTERS:
-            for buffer in kernel.buffers[place]:
-                add((place, buffer.slot))
-        for index in range(len(kernel.matrices)):
-            add(("matrix", index), MATRIX_WORDS)
-        for index in range(len(self.schedule.vectors) + len(self.totals_at)):
-            add(("vector", index))
 
     @property
     def _slots(self) -> int:
@@ -132,11 +113,6 @@ class Memory:
         return at
 
     # ---- texts
-
-    def pointer(self, buffer: Buffer, place: str | None = None) -> str:
-        """The address of a buffer; `place` where it is not the buffer's own."""
-        constant = "" if buffer.place in ("next", "write") and place is None else "const "
-        return f"(({constant}{STORAGE[buffer.dtype]} *)given.word[{self.words[place or buffer.place, buffer.slot]}])"
 
     def total(self, total: Total) -> str:
         """A total of the present row."""

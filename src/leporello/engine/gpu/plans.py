@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from leporello.engine.gpu.cuda_emitter import KernelText
 from leporello.engine.gpu.geometry import CHUNK_BYTES, ROWS, SHARED_BYTES, Geometry, chunks_of, per_chunk, tilings
+from leporello.engine.gpu.levels_text import LevelsText
 from leporello.engine.gpu.registers import elements_of
 from leporello.engine.gpu.schedule import Schedule
 from leporello.errors import EngineRefusal
 
 MAX_TILES = 8
+LARGE_BATCH = 64  # from here on kernels for each level are measured too
 CLUSTERS = {8: 15, 16: 7}  # that 132 multiprocessors run at once
 # Clocks, fitted to 419 kernels of RNN, GRU and LSTM on an H200 in bfloat16: off by 19% in the mean, and the fastest
 # geometry is among the first seven of the model in all 60 cases.
@@ -98,15 +100,26 @@ def _waves(geometry: Geometry, batch: int, processors: int) -> int:
 
 @functools.cache
 def candidates(
-    schedule: Schedule, batch: int, processors: int, clusters: bool, most: int = 1, shared_bytes: int = SHARED_BYTES
-) -> list[KernelText]:
-    """The texts for the geometries with the fewest clocks, the best first; refuses a kernel that does not fit."""
+    schedule: Schedule,
+    batch: int,
+    processors: int,
+    clusters: bool,
+    most: int = 1,
+    shared_bytes: int = SHARED_BYTES,
+    float_sums: Callable[[], bool] = lambda: True,
+) -> list[KernelText | LevelsText]:
+    """The texts for the geometries with the fewest clocks, the best first; refuses a kernel that has none.
+
+    Where nothing fits on the chip, each level is a kernel; for a large batch that is one more to measure.
+
+    float_sums   whether torch leaves sums of products of 16-bit numbers in float32
+    """
     costs = {
         geometry: cost
         for geometry in geometries(schedule, batch, processors, clusters)
         if (cost := clocks(schedule, geometry, batch, processors)) is not None
     }
-    found: list[KernelText] = []
+    found: list[KernelText | LevelsText] = []
     for geometry in sorted(costs, key=costs.__getitem__):
         with suppress(EngineRefusal):
             text = KernelText(schedule, geometry)
@@ -114,5 +127,8 @@ def candidates(
         if len(found) == most:
             break
     if not found:
-        raise EngineRefusal("the matrices of the step do not fit on the chip.")
+        return [LevelsText(schedule, float_sums())]
+    if most > 1 and batch >= LARGE_BATCH and schedule.multiplications:
+        with suppress(EngineRefusal):
+            found.append(LevelsText(schedule, float_sums()))
     return found

@@ -79,6 +79,19 @@ class Registers:
             if multiplication.level == level and result.space == space
         ]
 
+    def spaces_at(self, level: int) -> list[int]:
+        """The spaces in which something is computed or kept at a level."""
+        schedule = self.schedule
+        found = [one.part.space for one in schedule.statements if one.level == level]
+        found += [total.parts[0].space for total in schedule.totals if total.level == level]
+        for multiplication in schedule.multiplications:
+            if multiplication.level == level:
+                for result in multiplication.results:
+                    kept = self.products_at(level, result.space)
+                    found += [result.space for register in kept if register in self.names]
+        found += [state[1] for state in self.states if self.carried_at(level, state[1])]
+        return list(dict.fromkeys(found))
+
 
 def elements_of(space: int, geometry: Geometry) -> int:
     """Elements (row, unit) of a space that a thread has."""

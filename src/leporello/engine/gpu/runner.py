@@ -12,30 +12,60 @@ import torch
 from torch import Tensor
 
 from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import ROWS, Geometry
+from leporello.engine.gpu.geometry import ROWS
 from leporello.engine.gpu.schedule import Schedule
 from leporello.engine.target import BoundKernel
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Kernel
 
 
+@dataclass(frozen=True)
+class Given:
+    """The tensors of a call.
+
+    addresses   of states, sequences, rows, fixed values, next states and results; then four words for each matrix
+    matrices    fixed values that are multiplied, with their head, inner and outer axis
+    """
+
+    addresses: list[int]
+    matrices: list[tuple[Tensor, tuple[int | None, int, int]]]
+    batch: int
+    device: torch.device
+
+
 class Built(Protocol):
     """A kernel that is built for one geometry.
 
     source   the path of its text
+    about    how it runs, in words, for `explain`
+    """
+
+    @property
+    def source(self) -> Path: ...
+
+    @property
+    def about(self) -> str: ...
+
+    def run(self, given: Given, steps: int) -> None:
+        """Take all rows through all steps."""
+
+
+class Persistent(Protocol):
+    """A kernel that takes groups of rows through all steps.
+
+    registers   of a thread; None on the host
     """
 
     @property
     def text(self) -> KernelText: ...
 
     @property
-    def registers(self) -> int | None:
-        """Of a thread; None on the host."""
+    def registers(self) -> int | None: ...
 
-    @property
-    def source(self) -> Path: ...
+    def groups_at_once(self) -> int:
+        """How many groups of rows may be in one launch."""
 
-    def launch(self, words: array[int], groups: int, device: torch.device) -> None:
+    def launch(self, words: array[int], groups: int) -> None:
         """Run `groups` groups of rows."""
 
 
@@ -53,9 +83,6 @@ class Builder(Protocol):
 
     def enter(self, values: Sequence[Tensor]) -> None:
         """Prepare this thread for launches on the device of these values, of which there may be none."""
-
-    def groups_at_once(self, geometry: Geometry, device: torch.device) -> int:
-        """How many groups of rows may be in one launch."""
 
 
 @dataclass(eq=False)
@@ -86,9 +113,7 @@ class GpuRunner:
         """How the kernel that was built last is divided among the chip."""
         if not self.built:
             return "how it is divided among the chip is chosen by the first call with a batch"
-        built = next(reversed(self.built.values()))
-        registers = "" if built.registers is None else f", {built.registers} registers a thread"
-        return f"{built.text.geometry}{registers}, {built.text.memory.shared_bytes:,} bytes of shared memory a block"
+        return next(reversed(self.built.values())).about
 
     def begin(self, rows: Sequence[Tensor], fixed: Sequence[Tensor], row_count: int) -> BoundKernel:
         self.builder.enter((*rows, *fixed))
@@ -96,7 +121,8 @@ class GpuRunner:
         for slot in self.loaded:
             held[slot] = fixed[slot].contiguous()
         read_types = [buffer.dtype for buffer in self.kernel.buffers["read"]]
-        matrices = [_matrix_words(held[matrix.fixed], matrix.axes) for matrix in self.kernel.matrices]
+        matrices = [(held[matrix.fixed], matrix.axes) for matrix in self.kernel.matrices]
+        matrix_words = [word for value, axes in matrices for word in _matrix_words(value, axes)]
 
         def run(
             states: Sequence[Tensor | None],
@@ -111,41 +137,49 @@ class GpuRunner:
             reads = [_readable(value, dtype) for value, dtype in zip(reads, read_types, strict=True)]
             tensors = (*states, *reads, *rows, *held, *next_states, *writes)
             addresses = [0 if value is None else value.data_ptr() for value in tensors]
-            for matrix in matrices:
-                addresses.extend(matrix)
+            addresses += matrix_words
+            given = Given(addresses, matrices, batch, device)
 
             def launch(built: Built, steps: int) -> None:
-                self._launch(built, addresses, steps, batch, device)
+                built.run(given, steps)
 
             exact = not torch.backends.cuda.matmul.allow_tf32
             key = (-(-batch // ROWS), exact, device.index, self.builder.length_class(steps))
             if key not in self.built:
                 self.built[key] = self.builder.build(self.schedule, batch, exact, device, steps, launch)
-            launch(self.built[key], steps)
+            self.built[key].run(given, steps)
 
         return run
 
-    def _launch(self, built: Built, addresses: list[int], steps: int, batch: int, device: torch.device) -> None:
-        text = built.text
-        geometry = text.geometry
-        groups = geometry.groups(batch)
-        words = array("Q", [steps, batch, 0, groups])
-        words.extend(addresses)
-        workspace = None  # held until the launch is queued: torch's allocator then orders its reuse
-        if geometry.exchange == "grid":
-            sizes = [steps * groups * geometry.tiles * size for size in text.memory.slice_bytes]
-            workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
-            at = workspace.data_ptr()
-            for size in sizes:
-                words.append(at)
-                at += size
-        else:
-            words.extend([0] * len(text.memory.slice_bytes))
-        assert len(words) == text.memory.word_count
-        most = self.builder.groups_at_once(geometry, device)
-        for first in range(0, groups, most):
-            words[2] = first
-            built.launch(words, min(most, groups - first), device)
+
+def launch_groups(kernel: Persistent, given: Given, steps: int) -> None:
+    """Launch a persistent kernel for all groups of rows."""
+    text, batch, device = kernel.text, given.batch, given.device
+    geometry = text.geometry
+    groups = geometry.groups(batch)
+    words = array("Q", [steps, batch, 0, groups])
+    words.extend(given.addresses)
+    workspace = None  # held until the launch is queued: torch's allocator then orders its reuse
+    if geometry.exchange == "grid":
+        sizes = [steps * groups * geometry.tiles * size for size in text.memory.slice_bytes]
+        workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
+        at = workspace.data_ptr()
+        for size in sizes:
+            words.append(at)
+            at += size
+    else:
+        words.extend([0] * len(text.memory.slice_bytes))
+    assert len(words) == text.memory.word_count
+    most = kernel.groups_at_once()
+    for first in range(0, groups, most):
+        words[2] = first
+        kernel.launch(words, min(most, groups - first))
+
+
+def about_persistent(kernel: Persistent) -> str:
+    """How a persistent kernel is divided among the chip."""
+    registers = "" if kernel.registers is None else f", {kernel.registers} registers a thread"
+    return f"{kernel.text.geometry}{registers}, {kernel.text.memory.shared_bytes:,} bytes of shared memory a block"
 
 
 def _readable(value: Tensor, dtype: torch.dtype) -> Tensor:

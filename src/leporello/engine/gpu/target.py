@@ -1,5 +1,6 @@
 """The target `gpu`: insides of a Loop as persistent CUDA kernels, one launch for all steps; float32, float16, bfloat16.
 
+What does not fit on the chip for that is a kernel for each level of a step, with products by torch before it.
 Products of all steps at once, sums over rows and everything else outside of insides are torch's operators.
 """
 
@@ -43,7 +44,7 @@ def build(kernel: Kernel) -> GpuRunner:
     if refusal is not None:
         raise refusal
     schedule, builder = schedule_of(kernel), CudaBuilder()
-    builder.texts(schedule, 1, torch.device("cuda", torch.cuda.current_device()), 1)  # refuses what does not fit
+    builder.texts(schedule, 1, torch.device("cuda", torch.cuda.current_device()), 1)  # refuses what no geometry has
     return GpuRunner.of(kernel, schedule, builder)
 
 

@@ -1,0 +1,164 @@
+"""`LevelsGraphs`: the steps of `Levels` recorded once and replayed, so that Python launches none of their kernels.
+
+A recording is of the kernels and products of up to `STEPS` steps. It depends on the batch and on where the matrices
+are: everything else is in the table that is filled before each replay. So nothing is copied for it but the table, and
+matrices that move from call to call, as those that autocast makes do.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leporello.engine.gpu import captured_steps
+from leporello.engine.gpu.captured_memory import layout_of
+from leporello.engine.gpu.captured_steps import ATTEMPTS, FEWEST_STEPS, KINDS, STEPS, lasting, parts, switches
+from leporello.engine.gpu.levels_steps import LevelsSteps, Scratch
+from leporello.engine.gpu.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.runner import Given
+
+
+@dataclass(eq=False)
+class LevelsKind:
+    """Calls with the same batch and layout of matrices.
+
+    addresses    of the matrices at the last call
+    moving       matrices whose address has changed from call to call, with the memory that they are copied to
+    scratch      that the recordings read and write
+    recordings   by their number of steps
+    """
+
+    addresses: list[int]
+    moving: dict[int, Tensor | None] = field(default_factory=dict)
+    scratch: Scratch | None = None
+    recordings: dict[int, Recording] = field(default_factory=dict)
+
+    def note(self, addresses: list[int]) -> None:
+        """Note where the matrices are now; what reads one that has moved is dropped."""
+        before, self.addresses = self.addresses, addresses
+        moved = {index for index, address in enumerate(addresses) if address != before[index]}
+        if moved - self.moving.keys():
+            self.moving |= dict.fromkeys(moved - self.moving.keys())
+            self.recordings.clear()
+
+    def fixed(self, recorder: Recorder, matrices: Sequence[Tensor]) -> list[Tensor]:
+        """The matrices as recordings read them; those that move are copied."""
+        found = list(matrices)
+        for index, memory in self.moving.items():
+            if memory is None:
+                with lasting(recorder):
+                    memory = self.moving[index] = torch.empty_like(matrices[index])
+            found[index] = memory.copy_(matrices[index])
+        return found
+
+
+class LevelsGraphs:
+    """The recordings of one kernel.
+
+    refused   why nothing is recorded any more
+    """
+
+    def __init__(self) -> None:
+        self.kinds: OrderedDict[Any, LevelsKind] = OrderedDict()
+        self.recorders: dict[torch.device, Recorder] = {}
+        self.refused: str | None = None
+        self.failures = 0
+
+    @property
+    def about(self) -> str:
+        """How steps are launched, for `explain`."""
+        if self.refused is not None:
+            return f"not captured in CUDA graphs: {self.refused}"
+        if captured_steps.switched_off():
+            return "not captured in CUDA graphs: LEPORELLO_CUDA_GRAPHS=0"
+        sizes = sorted({size for kind in self.kinds.values() for size in kind.recordings}, reverse=True)
+        if not sizes:
+            return f"captured in CUDA graphs of up to {STEPS} steps by the second call of a kind"
+        return f"captured in CUDA graphs of {' and '.join(map(str, sizes))} steps"
+
+    def run(self, launched: LevelsSteps, given: Given, matrices: Sequence[Tensor], steps: int) -> bool:
+        """Run all steps; False where the caller has to, at the first call of a kind, or where nothing is recorded."""
+        if steps < FEWEST_STEPS or self.refused is not None or captured_steps.switched_off():
+            return False
+        device = given.device
+        if not captured_steps.can_capture(device):
+            return False
+        recorder = self.recorders.get(device)
+        if recorder is None:
+            recorder = self.recorders[device] = captured_steps.recorder_of(device)
+        if recorder.is_busy():
+            return False
+        with recorder.turn():
+            kind = self._kind(given, matrices)
+            if kind is None:
+                return False
+            self._replayed(recorder, kind, launched, given, matrices, steps)
+            return True
+
+    def _kind(self, given: Given, matrices: Sequence[Tensor]) -> LevelsKind | None:
+        """The kind of a call; None for the first of its kind."""
+        key = (given.device, given.batch, layout_of(matrices), switches())
+        addresses = [value.data_ptr() for value in matrices]
+        kind = self.kinds.get(key)
+        if kind is None:
+            self.kinds[key] = LevelsKind(addresses)
+            if len(self.kinds) > KINDS:
+                self.kinds.popitem(last=False)
+            return None
+        self.kinds.move_to_end(key)
+        kind.note(addresses)
+        return kind
+
+    def _replayed(
+        self,
+        recorder: Recorder,
+        kind: LevelsKind,
+        launched: LevelsSteps,
+        given: Given,
+        matrices: Sequence[Tensor],
+        steps: int,
+    ) -> None:
+        if kind.scratch is None:
+            with lasting(recorder):
+                kind.scratch = launched.scratch(given)
+        scratch, fixed = kind.scratch, kind.fixed(recorder, matrices)
+        words = launched.words(given, scratch, steps)
+        for start, size in parts(kind.recordings, STEPS, steps, reverse=False):
+            launched.fill(scratch, words, start)
+            if start == 0:
+                launched.start(scratch)
+            if size not in kind.recordings:
+                self._record(recorder, kind, launched, scratch, fixed, size)
+            if size in kind.recordings:
+                kind.recordings[size]()
+            else:
+                launched.part(scratch, fixed, size)
+
+    def _record(
+        self,
+        recorder: Recorder,
+        kind: LevelsKind,
+        launched: LevelsSteps,
+        scratch: Scratch,
+        fixed: Sequence[Tensor],
+        size: int,
+    ) -> None:
+        """Record a part of so many steps, if that can be done."""
+        if self.refused is not None:
+            return
+        before = scratch.memory.clone()  # a step runs once before it is recorded
+        try:
+            with lasting(recorder):
+                kind.recordings[size] = recorder.record(
+                    lambda: launched.part(scratch, fixed, 1), lambda: launched.part(scratch, fixed, size)
+                )
+        except (NotRecorded, torch.OutOfMemoryError) as error:
+            self.failures += 1
+            if self.failures == ATTEMPTS:
+                self.refused = str(error).split("\n")[0]
+        scratch.memory.copy_(before)

@@ -42,12 +42,27 @@ def check(
     """Raise `Disagreement` unless every contestant gives the first one's results."""
     (first, expected), *others = ((name, task.results(steps)) for name, task in tasks.items())
     for name, results in others:
-        if results.keys() != expected.keys():
-            raise Disagreement(f"{name} gives {', '.join(results)}; {first} gives {', '.join(expected)}")
-        for what, value in results.items():
-            error = _error(value, expected[what], difference)
-            if not error <= tolerance:  # a NaN must fail
-                raise Disagreement(f"{what}: {name} differs from {first} by {error:.1e} (allowed {tolerance:.0e})")
+        for what, error in errors(name, results, first, expected, difference).items():
+            refuse(name, what, error, tolerance, first)
+
+
+def errors(
+    name: str,
+    results: Mapping[str, Tensor | None],
+    other: str,
+    expected: Mapping[str, Tensor | None],
+    difference: Callable[[Tensor, Tensor], float] = largest_difference,
+) -> dict[str, float]:
+    """How far each result of a contestant is from that of another one."""
+    if results.keys() != expected.keys():
+        raise Disagreement(f"{name} gives {', '.join(results)}; {other} gives {', '.join(expected)}")
+    return {what: _error(value, expected[what], difference) for what, value in results.items()}
+
+
+def refuse(name: str, what: str, error: float, allowed: float, other: str) -> None:
+    """Raise `Disagreement` if a result is further from another's than allowed."""
+    if not error <= allowed:  # a NaN must fail
+        raise Disagreement(f"{what}: {name} differs from {other} by {error:.1e} (allowed {allowed:.0e})")
 
 
 def check_same_bits(name: str, task: Task, steps: int = STEPS) -> None:

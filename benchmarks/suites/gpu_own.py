@@ -142,10 +142,11 @@ def measure(case: Case, settings: Settings) -> Measurement:
 
 
 def _refuse_wrong(tasks: Mapping[str, Task], exact: Task, tolerance: float, steps: int) -> None:
-    """Raise `Disagreement` unless all are as close to the loop in float64 as the tolerance says, or as the eager loop is.
+    """Raise `Disagreement` unless all tasks are as close to the loop in float64 as the tolerance says, or as the eager
+    loop in their own dtype is.
 
-    Where that one, in the same dtype, is further away, the step itself is as sensitive to rounding. What is neither ours
-    nor the eager loop may be further away, as it may round where it likes.
+    Where that one is further away, the step itself is sensitive to rounding. What is neither ours nor the eager loop may
+    be further away still, as it may round where it likes.
     """
     loop, expected = "the loop in float64", exact.results(steps)
 

@@ -145,8 +145,8 @@ def _refuse_wrong(tasks: Mapping[str, Task], exact: Task, tolerance: float, step
     """Raise `Disagreement` unless all tasks are as close to the loop in float64 as the tolerance says, or as the eager
     loop in their own dtype is.
 
-    Where that one is further away, the step itself is sensitive to rounding. What is neither ours nor the eager loop may
-    be further away still, as it may round where it likes.
+    Where that one is further away, the step itself is sensitive to rounding. What is neither ours nor the eager loop
+    may be further away still, as it may round where it likes.
     """
     loop, expected = "the loop in float64", exact.results(steps)
 

@@ -124,10 +124,12 @@ def test_within_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.cuda.graph(graph, stream=stream):
         outputs = net(inputs)[0]
         outputs.cos().sum().backward()
+    captured: list[Any] = [outputs.detach(), *(parameter.grad for parameter in net.parameters())]
+    del outputs  # with its graph, which belongs to the other stream
     inputs.copy_(torch.randn_like(inputs))
     graph.replay()
     torch.cuda.synchronize()
-    found = [outputs.clone(), *(parameter.grad.clone() for parameter in net.parameters())]
+    found = [value.clone() for value in captured]
     net.zero_grad(set_to_none=True)
     outputs = net(inputs)[0]
     outputs.cos().sum().backward()

@@ -153,12 +153,12 @@ def test_a_training_step_in_a_cuda_graph() -> None:
     with torch.cuda.graph(graph, stream=stream):  # that of the warm-up: gradients are added up on one stream
         outputs = net(inputs)[0]
         (outputs * weights).sum().backward()
-    captured, found_outputs = [parameter.grad for parameter in net.parameters()], outputs.detach()
+    captured = [outputs.detach(), *(parameter.grad for parameter in net.parameters())]
     del outputs  # with its graph, which belongs to the other stream
     inputs.copy_(torch.randn_like(inputs))
     graph.replay()
     torch.cuda.synchronize()
-    found = [found_outputs.clone(), *(grad.clone() for grad in captured)]
+    found = [value.clone() for value in captured]
     for a, b in zip(found, gradients_of(net, inputs, weights), strict=True):
         assert torch.equal(a, b)
 

@@ -141,10 +141,11 @@ def test_a_training_step_in_a_cuda_graph() -> None:
     with torch.cuda.graph(graph, stream=stream):
         outputs = net(inputs)[0]
         (outputs * weights).sum().backward()
-    captured: list[Tensor] = [parameter.grad for parameter in net.parameters()]
+    captured: list[Tensor] = [outputs.detach(), *(parameter.grad for parameter in net.parameters())]
+    del outputs  # with its graph, which belongs to the other stream
     inputs.copy_(torch.randn_like(inputs))
     graph.replay()
     torch.cuda.synchronize()
-    found = [outputs.clone(), *(grad.clone() for grad in captured)]
+    found = [value.clone() for value in captured]
     for a, b in zip(found, gradients_of(net, inputs, weights), strict=True):
         assert torch.equal(a, b)

@@ -204,7 +204,8 @@ def run_backward(
     incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
     for place, sequence, initial in wired.lagged:
         if kept[place] is None:
-            before = Lagged(values[sequence], values[initial], plan.loop.reverse)
+            assert plan.target is not None
+            before = Lagged(values[sequence], values[initial], plan.loop.reverse, plan.target.put_shifted)
             one = len(plan.backward.windows(length, batch)) == 1
             kept = [*kept[:place], before[:] if one else before, *kept[place + 1 :]]
     return run_sweep(plan.backward, length, batch, wired.backward_inputs(values, kept, incoming, weight))[0]

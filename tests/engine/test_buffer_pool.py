@@ -135,7 +135,7 @@ def test_where_nothing_is_kept_all_are_like_any_tensors(monkeypatch):
 
 
 def test_a_network_uses_the_memory_of_its_last_call():
-    net, x = lp.Recurrent(lp.LSTM(3, 64), engine="stepwise"), torch.randn(40, 16, 3)
+    net, x = lp.Recurrent(lp.LSTM(3, 64), engine="stepwise"), torch.randn(40, 64, 3)
     for _ in range(2):
         net(x)[0].sum().backward()
         kept = buffer_pool.free_bytes()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from leporello.errors import ArgumentError
 
-MIN_POOLED_BYTES = 1 << 16  # smaller allocations are cheap: malloc reuses such memory itself
+MIN_POOLED_BYTES = 1 << 18  # smaller allocations are cheap: malloc reuses such memory itself
 KEEP_SHARE = 8  # unused blocks may take this part of the machine's memory, unless LEPORELLO_KEEP is set
 KEEP_MEGABYTES = (256, 1024)  # at least, and at most
 MIN_HUGE_PAGE_BYTES = 4 << 20  # huge pages are requested for blocks of at least this size

@@ -5,12 +5,11 @@
 
    Where other programs use the cores too, a thread that spins loses its time to them, and a region of OpenMP ends when
    its slowest thread has been given a core. So a call that has lost time that way is followed by calls on a pool of our
-   own: its threads sleep when they have waited for a moment, whoever is running takes the next unit, and the caller waits
-   only for units that another thread is in the middle of. The pool also serves where torch's threads do not exist: in the child of a
+   own: its threads sleep while they wait, whoever is running takes the next unit, and the caller waits only for units
+   that another thread is in the middle of. The pool also serves where torch's threads do not exist: in the child of a
    fork, and without OpenMP. */
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +19,6 @@ typedef void (*kernel)(void **, long first, long last, long steps, long batch, c
 #define MOST 256
 #define FINER 2 /* units for each thread of the pool, of at least FEWEST_ROWS rows */
 #define FEWEST_ROWS 4
-#define LINGER 50000L /* nanoseconds before a thread of the pool sleeps: the next call of a sweep often comes by then */
 #define POOL_TIME 200000000L /* nanoseconds for which the pool is used after a call that has lost time */
 
 /* The arguments of `run_parallel`: words, followed by the kernel's pointers. */
@@ -50,9 +48,9 @@ static pthread_mutex_t caller = PTHREAD_MUTEX_INITIALIZER; /* held by the call t
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begin = PTHREAD_COND_INITIALIZER, end = PTHREAD_COND_INITIALIZER;
 static int workers = 0;
-static atomic_int active = 0; /* workers that may touch the task */
+static int active = 0;    /* workers that may touch the task */
 static struct work *task; /* what the pool is working on; null: nothing */
-static atomic_long round_number = 0;
+static long round_number = 0;
 long most_lost = 300000L; /* nanoseconds, and a quarter of its time: what a call may lose to other programs */
 atomic_long pool_until = 0; /* the time until which calls use the pool, though torch's threads exist */
 
@@ -139,14 +137,6 @@ static void take(struct work *own, long index) {
     }
 }
 
-/* Wait until a round other than `seen` has begun, or, with 0, until no worker is active, but for a moment only. Others
-   who want the processor get it meanwhile. */
-static void linger(long seen) {
-    const long until = nanoseconds(CLOCK_MONOTONIC) + LINGER;
-    while ((seen ? atomic_load(&round_number) == seen : atomic_load(&active) != 0) && nanoseconds(CLOCK_MONOTONIC) < until)
-        sched_yield();
-}
-
 struct beginning {
     int index;
     long seen; /* rounds before this worker was created */
@@ -170,9 +160,6 @@ static void *work(void *argument) {
         take(own, index);
         pthread_mutex_lock(&lock);
         if (--active == 0) pthread_cond_signal(&end);
-        pthread_mutex_unlock(&lock);
-        linger(seen);
-        pthread_mutex_lock(&lock);
     }
     return 0;
 }
@@ -228,9 +215,6 @@ static void by_pool(struct work *own) {
     judge(nanoseconds(CLOCK_MONOTONIC) - since, nanoseconds(CLOCK_THREAD_CPUTIME_ID) - used);
     pthread_mutex_lock(&lock);
     task = 0; /* a worker that comes now finds nothing to do */
-    pthread_mutex_unlock(&lock);
-    linger(0);
-    pthread_mutex_lock(&lock);
     while (active) pthread_cond_wait(&end, &lock);
     pthread_mutex_unlock(&lock);
     pthread_mutex_unlock(&caller);

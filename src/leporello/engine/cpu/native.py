@@ -22,7 +22,9 @@ from leporello.loop.phases import timed_phase
 
 CPU = torch.device("cpu")
 MIN_THREADED_OPERATIONS = 200_000  # less work is not worth a second thread
-MAX_COPIED_BYTES = 1 << 22  # by one thread; more is copied by torch's threads, which then look for work for milliseconds
+MAX_COPIED_BYTES = (
+    1 << 22
+)  # by one thread; more is copied by torch's threads, which then look for work for milliseconds
 NO_OPENMP = (0, 0, 0)  # no addresses: threads.c then uses its own pool
 PROCESS = os.getpid()  # the process that has torch's threads; the child of a fork does not
 

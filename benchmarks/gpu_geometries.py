@@ -1,4 +1,4 @@
-"""Times persistent kernels of the engine gpu in many geometries: what the model of `engine/gpu/plans.py` is fitted to.
+"""Times persistent kernels of the engine gpu in many geometries, to which `engine/gpu/division/plans.py` fits a model.
 
 python -m benchmarks.gpu_geometries --cases LSTM:16:512,RNN:64:1024 --dtype bfloat16 --keep 12 --verify
 """
@@ -15,11 +15,11 @@ import torch
 
 import leporello as lp
 from leporello.engine.gpu.cuda_build import processors
-from leporello.engine.gpu.cuda_emitter import KernelText
+from leporello.engine.gpu.division.plans import candidates, clocks
+from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import DeviceFunction, compile_text
-from leporello.engine.gpu.plans import candidates, clocks
-from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import GPU_TARGET
+from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.plan import Plan
 from leporello.kernel.description import Kernel
 from leporello.loop.tracing.trace import trace

@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 
 from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import LEVELS, Geometry
-from leporello.engine.gpu.levels import Levels
-from leporello.engine.gpu.levels_steps import LevelsSteps
-from leporello.engine.gpu.levels_text import LevelKernel, LevelsText
+from leporello.engine.gpu.division.geometry import LEVELS, Geometry
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.division.scheduler import schedule_of
+from leporello.engine.gpu.levels.levels import Levels
+from leporello.engine.gpu.levels.levels_steps import LevelsSteps
 from leporello.engine.gpu.runner import Given, GpuRunner, about_persistent, launch_groups
-from leporello.engine.gpu.schedule import Schedule
-from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import is_drawn_in
+from leporello.engine.gpu.text.cuda_emitter import KernelText
+from leporello.engine.gpu.text.levels_text import LevelKernel, LevelsText
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.engine.targets import register
 from leporello.kernel.description import Kernel

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from leporello.engine.gpu import captured_steps
-from leporello.engine.gpu.recorder import NotRecorded, Recording
+from leporello.engine.gpu.graphs import captured_steps
+from leporello.engine.gpu.graphs.recorder import NotRecorded, Recording
 from leporello.engine.targets import STEPWISE
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.gpu import captured_steps
+from leporello.engine.gpu.graphs import captured_steps
 from tests.cells.examples import EXAMPLES, shaken
 from tests.engine.python_recorder import PythonRecorder, installed
 from tests.laws.windows import windows_of

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from leporello.engine.gpu.cuda_build import CudaBuilder
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.cuda_levels import float_sums
-from leporello.engine.gpu.levels_text import LevelsText
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.division.scheduler import schedule_of
+from leporello.engine.gpu.levels.cuda_levels import float_sums
 from leporello.engine.gpu.runner import GpuRunner
-from leporello.engine.gpu.schedule import Schedule
-from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.gpu.target import GPU_TARGET
+from leporello.engine.gpu.text.cuda_emitter import KernelText
+from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.engine.targets import register
 from leporello.kernel.description import Kernel
 

@@ -11,4 +11,5 @@ exact             the same on rational numbers, without rounding; rational: its 
 compiled_sweeps   sweeps as operators of torch, for torch.compile; registered_plans: the plans they find by name
 buffer_pool, cache_folder, fresh_thread   memory that is reused; generated files; a thread without torch's modes
 cpu/              the target `cpu`
+gpu/              the target `gpu`, and steps in CUDA graphs
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from leporello.engine.cpu.target import CPU_TARGET
 from leporello.engine.exact import EXACT
-from leporello.engine.gpu.captured_steps import captured
+from leporello.engine.gpu.graphs.captured_steps import captured
 from leporello.engine.gpu.target import GPU_TARGET
 from leporello.engine.target import Target, WindowSizes
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.gpu.cuda_emitter import KernelText
+from leporello.engine.gpu.division.geometry import LEVELS, Geometry
+from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import compile_text, nvrtc_refusal
-from leporello.engine.gpu.geometry import LEVELS, Geometry
-from leporello.engine.gpu.levels_text import LevelsText
-from leporello.engine.gpu.scheduler import schedule_of
+from leporello.engine.gpu.text.cuda_emitter import KernelText
+from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.errors import EngineRefusal
 from tests.cells.examples import EXAMPLES
 from tests.engine.gpu.heads import HeadsLSTM

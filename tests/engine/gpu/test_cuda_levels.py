@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.gpu import cuda_levels
-from leporello.engine.gpu.cuda_levels import FILLING_THREADS, CudaLauncher
-from leporello.engine.gpu.levels_text import LevelsText
-from leporello.engine.gpu.scheduler import schedule_of
+from leporello.engine.gpu.division.scheduler import schedule_of
+from leporello.engine.gpu.levels import cuda_levels
+from leporello.engine.gpu.levels.cuda_levels import FILLING_THREADS, CudaLauncher
+from leporello.engine.gpu.text.levels_text import LevelsText
 from tests.engine.gpu.kernels import kernels_of
 
 STREAM = 7

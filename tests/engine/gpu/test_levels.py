@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.gpu.geometry import LEVELS
-from leporello.engine.gpu.levels_text import LevelsText
-from leporello.engine.gpu.plans import LARGE_BATCH, candidates
-from leporello.engine.gpu.schedule import Schedule
-from leporello.engine.gpu.scheduler import schedule_of
+from leporello.engine.gpu.division.geometry import LEVELS
+from leporello.engine.gpu.division.plans import LARGE_BATCH, candidates
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.division.scheduler import schedule_of
+from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.engine.targets import register
 from leporello.errors import EngineRefusal
 from tests.cells.examples import EXAMPLES, shaken

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.gpu import scheduler
-from leporello.engine.gpu.normal_form import multiplied_inputs, stored_twice, stores_of, whole_stores
-from leporello.engine.gpu.schedule import Evaluator, Part
+from leporello.engine.gpu.division import scheduler
+from leporello.engine.gpu.division.normal_form import multiplied_inputs, stored_twice, stores_of, whole_stores
+from leporello.engine.gpu.division.schedule import Evaluator, Part
 from leporello.kernel import interpreter
 from leporello.kernel.description import Kernel
 from tests.engine.gpu.kernels import kernels_of

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import leporello as lp
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import Geometry, tilings
-from leporello.engine.gpu.plans import candidates
-from leporello.engine.gpu.schedule import Schedule
-from leporello.engine.gpu.scheduler import schedule_of
+from leporello.engine.gpu.division.geometry import Geometry, tilings
+from leporello.engine.gpu.division.plans import candidates
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.division.scheduler import schedule_of
+from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.errors import EngineRefusal
 from tests.engine.gpu.heads import HeadsLSTM
 from tests.engine.gpu.kernels import kernels_of

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from leporello.engine.cache_folder import kept_path, write_kept
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.cuda_levels import CudaLauncher, float_sums
+from leporello.engine.gpu.division.geometry import ROWS, Geometry
+from leporello.engine.gpu.division.plans import LARGE_BATCH, candidates
+from leporello.engine.gpu.division.schedule import Schedule
 from leporello.engine.gpu.driver import DeviceFunction, compiled, make_current
-from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.levels import Levels
-from leporello.engine.gpu.levels_steps import LevelsSteps
-from leporello.engine.gpu.levels_text import LevelsText
-from leporello.engine.gpu.plans import LARGE_BATCH, candidates
+from leporello.engine.gpu.levels.cuda_levels import CudaLauncher, float_sums
+from leporello.engine.gpu.levels.levels import Levels
+from leporello.engine.gpu.levels.levels_steps import LevelsSteps
 from leporello.engine.gpu.runner import Given, Run, about_persistent, launch_groups
-from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.text.cuda_emitter import KernelText
+from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.errors import EngineRefusal
 
 MEASURED = 8  # geometries that are tried, the best ones of the model

@@ -11,9 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import ROWS
-from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.division.geometry import ROWS
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.target import BoundKernel
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Kernel

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.gpu.cuda_build import CudaBuilder
+from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import nvrtc_refusal, put_step
 from leporello.engine.gpu.runner import GpuRunner
-from leporello.engine.gpu.scheduler import schedule_of
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.description import Kernel
 from leporello.kernel.expressions import is_pointwise

@@ -1,7 +1,8 @@
 """`CapturedSteps`: the steps of an inside recorded once and replayed, so that Python launches no operator of its own.
 
-On a GPU a recording is a CUDA graph (`engine/gpu/cuda_graphs.py`). It reads and writes memory of its own: what a call
-has for some steps is copied there, the steps are replayed, and their results are copied to where the call wants them.
+On a GPU a recording is a CUDA graph (`engine/gpu/graphs/cuda_graphs.py`). It reads and writes memory of its own: what a
+call has for some steps is copied there, the steps are replayed, and their results are copied to where the call wants
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.captured_memory import (
+from leporello.engine.gpu.graphs.captured_memory import (
     Kind,
     StepMemory,
     Window,
@@ -25,8 +26,8 @@ from leporello.engine.gpu.captured_memory import (
     layout_of,
     stacked,
 )
-from leporello.engine.gpu.cuda_graphs import CudaGraphs
-from leporello.engine.gpu.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.graphs.cuda_graphs import CudaGraphs
+from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder, Recording
 
 STEPS = 32  # of a recording, at most
 FEWEST_STEPS = 4  # of a window: fewer are as fast without

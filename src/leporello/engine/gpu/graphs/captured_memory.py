@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.recorder import Recording
+from leporello.engine.gpu.graphs.recorder import Recording
 
 ALIGNMENT = 64  # bytes
 

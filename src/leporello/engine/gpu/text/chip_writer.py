@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import STORAGE
-from leporello.engine.gpu.geometry import padded_own
-from leporello.engine.gpu.inputs import Inputs, from_storage
-from leporello.engine.gpu.level_writer import LevelWriter
-from leporello.engine.gpu.lines import Lines
-from leporello.engine.gpu.memory import Memory
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Places, Register, Total
+from leporello.engine.gpu.division.geometry import padded_own
+from leporello.engine.gpu.division.schedule import Places, Register, Total
+from leporello.engine.gpu.text.cuda_expressions import STORAGE
+from leporello.engine.gpu.text.inputs import Inputs, from_storage
+from leporello.engine.gpu.text.level_writer import LevelWriter
+from leporello.engine.gpu.text.lines import Lines
+from leporello.engine.gpu.text.memory import Memory
+from leporello.engine.gpu.text.registers import Registers
 from leporello.kernel.description import Buffer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from leporello.engine.gpu.geometry import (
+from leporello.engine.gpu.division.geometry import (
     CHUNK_BYTES,
     ROWS,
     SHARED_BYTES,
@@ -13,8 +13,8 @@ from leporello.engine.gpu.geometry import (
     chunks_of,
     tilings,
 )
-from leporello.engine.gpu.schedule import Schedule, Total
-from leporello.engine.gpu.words import Words
+from leporello.engine.gpu.division.schedule import Schedule, Total
+from leporello.engine.gpu.text.words import Words
 from leporello.errors import EngineRefusal
 
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from leporello.engine.gpu.schedule import Multiplication, Schedule, Vector
+from leporello.engine.gpu.division.schedule import Multiplication, Schedule, Vector
 
 SHARED_BYTES = 227 * 1024  # of a block, at most (sm_90)
 KEPT_REGISTERS = 128  # of a thread, for matrices

@@ -6,12 +6,12 @@ in global memory (`GlobalWriter`).
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import STORAGE, TO_STORAGE, Body, computed_type, index_text
-from leporello.engine.gpu.inputs import from_storage
-from leporello.engine.gpu.lines import variables_of
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Part, Places, Register, Statement, Total, scalar_part, uses
-from leporello.engine.gpu.words import Words
+from leporello.engine.gpu.division.schedule import Part, Places, Register, Statement, Total, scalar_part, uses
+from leporello.engine.gpu.text.cuda_expressions import STORAGE, TO_STORAGE, Body, computed_type, index_text
+from leporello.engine.gpu.text.inputs import from_storage
+from leporello.engine.gpu.text.lines import variables_of
+from leporello.engine.gpu.text.registers import Registers
+from leporello.engine.gpu.text.words import Words
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Buffer, Fetch, Load
 

@@ -8,8 +8,8 @@ from collections import Counter
 
 import torch
 
-from leporello.engine.gpu.normal_form import multiplied_inputs, stored_twice, whole_stores
-from leporello.engine.gpu.schedule import (
+from leporello.engine.gpu.division.normal_form import multiplied_inputs, stored_twice, whole_stores
+from leporello.engine.gpu.division.schedule import (
     Evaluator,
     Multiplication,
     Part,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE
-from leporello.engine.gpu.geometry import Geometry, padded_own
-from leporello.engine.gpu.lines import Lines
-from leporello.engine.gpu.memory import Memory
-from leporello.engine.gpu.schedule import Places, Result, Schedule, Vector, are_regular
+from leporello.engine.gpu.division.geometry import Geometry, padded_own
+from leporello.engine.gpu.division.schedule import Places, Result, Schedule, Vector, are_regular
+from leporello.engine.gpu.text.cuda_expressions import FROM_STORAGE, STORAGE
+from leporello.engine.gpu.text.lines import Lines
+from leporello.engine.gpu.text.memory import Memory
 
 
 def vector_reader(lines: Lines, geometry: Geometry, index: int, vector: Vector) -> None:

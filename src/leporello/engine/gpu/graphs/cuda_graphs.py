@@ -15,7 +15,7 @@ from ctypes import byref, c_int, c_ulonglong, c_void_p
 import torch
 
 from leporello.engine.gpu.driver import checked, cuda_driver, make_current
-from leporello.engine.gpu.recorder import NotRecorded
+from leporello.engine.gpu.graphs.recorder import NotRecorded
 from leporello.errors import EngineRefusal
 from leporello.loop.phases import no_garbage_collection
 

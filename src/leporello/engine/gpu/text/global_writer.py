@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, TO_STORAGE
-from leporello.engine.gpu.level_writer import OPERATIONS, LevelWriter
-from leporello.engine.gpu.levels_memory import LevelsMemory, vector_dtype
-from leporello.engine.gpu.lines import Lines, place_text
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Register, Total
+from leporello.engine.gpu.division.schedule import Register, Total
+from leporello.engine.gpu.text.cuda_expressions import FROM_STORAGE, TO_STORAGE
+from leporello.engine.gpu.text.level_writer import OPERATIONS, LevelWriter
+from leporello.engine.gpu.text.levels_memory import LevelsMemory, vector_dtype
+from leporello.engine.gpu.text.lines import Lines, place_text
+from leporello.engine.gpu.text.registers import Registers
 
 
 class GlobalWriter(LevelWriter):

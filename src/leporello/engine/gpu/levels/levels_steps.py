@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.levels_memory import is_doubled, vector_dtype
-from leporello.engine.gpu.levels_text import LevelKernel, LevelsText
 from leporello.engine.gpu.runner import Given
+from leporello.engine.gpu.text.levels_memory import is_doubled, vector_dtype
+from leporello.engine.gpu.text.levels_text import LevelKernel, LevelsText
 
 FIRST = 2  # the word with the first step of a part
 

@@ -7,12 +7,12 @@ is computed in the loop.
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE, computed_type
-from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.lines import Lines, place_text
-from leporello.engine.gpu.memory import Memory
-from leporello.engine.gpu.registers import elements_of, values
-from leporello.engine.gpu.schedule import Places, Schedule, loads, uses
+from leporello.engine.gpu.division.geometry import ROWS, Geometry
+from leporello.engine.gpu.division.schedule import Places, Schedule, loads, uses
+from leporello.engine.gpu.text.cuda_expressions import FROM_STORAGE, STORAGE, computed_type
+from leporello.engine.gpu.text.lines import Lines, place_text
+from leporello.engine.gpu.text.memory import Memory
+from leporello.engine.gpu.text.registers import elements_of, values
 from leporello.kernel.description import Buffer, Fetch
 
 RING_BYTES = 48 * 1024  # of inputs of four steps; where that does not suffice, of two

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leporello.engine.gpu.cuda_expressions import computed_type
-from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.schedule import Part, Register, Schedule, loads, uses
+from leporello.engine.gpu.division.geometry import ROWS, Geometry
+from leporello.engine.gpu.division.schedule import Part, Register, Schedule, loads, uses
+from leporello.engine.gpu.text.cuda_expressions import computed_type
 from leporello.kernel.description import Expression, Fetch, Load
 
 

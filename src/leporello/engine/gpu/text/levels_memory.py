@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from leporello.engine.gpu.cuda_expressions import FROM_STORAGE, STORAGE, computed_type
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Multiplication, Register, Result, Schedule, Total, Vector
-from leporello.engine.gpu.words import Words
+from leporello.engine.gpu.division.schedule import Multiplication, Register, Result, Schedule, Total, Vector
+from leporello.engine.gpu.text.cuda_expressions import FROM_STORAGE, STORAGE, computed_type
+from leporello.engine.gpu.text.registers import Registers
+from leporello.engine.gpu.text.words import Words
 from leporello.kernel.description import Buffer
 
 ALIGNMENT = 256  # bytes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine.gpu.driver import checked, cuda_driver, make_current
-from leporello.engine.gpu.levels_text import LevelKernel, LevelsText
+from leporello.engine.gpu.text.levels_text import LevelKernel, LevelsText
 
 FILLING_THREADS = 128
 

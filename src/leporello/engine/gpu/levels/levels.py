@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.geometry import LEVELS
-from leporello.engine.gpu.levels_graphs import LevelsGraphs
-from leporello.engine.gpu.levels_steps import LevelsSteps
-from leporello.engine.gpu.levels_text import LevelsText
+from leporello.engine.gpu.division.geometry import LEVELS
+from leporello.engine.gpu.levels.levels_graphs import LevelsGraphs
+from leporello.engine.gpu.levels.levels_steps import LevelsSteps
 from leporello.engine.gpu.runner import Given
+from leporello.engine.gpu.text.levels_text import LevelsText
 
 
 @dataclass(eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from leporello.engine.gpu.cuda_expressions import index_text
-from leporello.engine.gpu.geometry import ROWS, Geometry
-from leporello.engine.gpu.registers import elements_of
-from leporello.engine.gpu.schedule import Part, Places, Schedule
+from leporello.engine.gpu.division.geometry import ROWS, Geometry
+from leporello.engine.gpu.division.schedule import Part, Places, Schedule
+from leporello.engine.gpu.text.cuda_expressions import index_text
+from leporello.engine.gpu.text.registers import elements_of
 
 
 @dataclass

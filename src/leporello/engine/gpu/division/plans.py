@@ -6,11 +6,19 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from leporello.engine.gpu.cuda_emitter import KernelText
-from leporello.engine.gpu.geometry import CHUNK_BYTES, ROWS, SHARED_BYTES, Geometry, chunks_of, per_chunk, tilings
-from leporello.engine.gpu.levels_text import LevelsText
-from leporello.engine.gpu.registers import elements_of
-from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.division.geometry import (
+    CHUNK_BYTES,
+    ROWS,
+    SHARED_BYTES,
+    Geometry,
+    chunks_of,
+    per_chunk,
+    tilings,
+)
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.text.cuda_emitter import KernelText
+from leporello.engine.gpu.text.levels_text import LevelsText
+from leporello.engine.gpu.text.registers import elements_of
 from leporello.errors import EngineRefusal
 
 MAX_TILES = 8

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leporello.engine.gpu.cuda_expressions import STORAGE
-from leporello.engine.gpu.schedule import Schedule
+from leporello.engine.gpu.division.schedule import Schedule
+from leporello.engine.gpu.text.cuda_expressions import STORAGE
 from leporello.kernel.description import Buffer, Place
 
 FIRST_WORDS = 4  # steps, batch, the first group or step of this launch, groups of all launches

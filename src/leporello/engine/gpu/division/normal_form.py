@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import torch
 
-from leporello.engine.gpu.schedule import Evaluator, Part, Places, numbers_of
+from leporello.engine.gpu.division.schedule import Evaluator, Part, Places, numbers_of
 from leporello.errors import EngineRefusal
 from leporello.kernel.dependencies import block_dependencies
 from leporello.kernel.description import (

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leporello.engine.gpu.cuda_emitter import FUNCTIONS_PLACE, library_text
-from leporello.engine.gpu.cuda_expressions import TO_STORAGE
-from leporello.engine.gpu.geometry import EXCHANGES, LEVELS
-from leporello.engine.gpu.global_writer import GlobalWriter
-from leporello.engine.gpu.inputs import from_storage
-from leporello.engine.gpu.levels_memory import LevelsMemory, vector_dtype
-from leporello.engine.gpu.lines import Lines, place_text
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Places, Schedule
+from leporello.engine.gpu.division.geometry import EXCHANGES, LEVELS
+from leporello.engine.gpu.division.schedule import Places, Schedule
+from leporello.engine.gpu.text.cuda_emitter import FUNCTIONS_PLACE, library_text
+from leporello.engine.gpu.text.cuda_expressions import TO_STORAGE
+from leporello.engine.gpu.text.global_writer import GlobalWriter
+from leporello.engine.gpu.text.inputs import from_storage
+from leporello.engine.gpu.text.levels_memory import LevelsMemory, vector_dtype
+from leporello.engine.gpu.text.lines import Lines, place_text
+from leporello.engine.gpu.text.registers import Registers
 from leporello.errors import EngineRefusal
 from leporello.kernel.description import Buffer
 

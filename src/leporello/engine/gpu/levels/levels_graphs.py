@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu import captured_steps
-from leporello.engine.gpu.captured_memory import layout_of
-from leporello.engine.gpu.captured_steps import ATTEMPTS, FEWEST_STEPS, KINDS, STEPS, lasting, parts, switches
-from leporello.engine.gpu.levels_steps import LevelsSteps, Scratch
-from leporello.engine.gpu.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.graphs import captured_steps
+from leporello.engine.gpu.graphs.captured_memory import layout_of
+from leporello.engine.gpu.graphs.captured_steps import ATTEMPTS, FEWEST_STEPS, KINDS, STEPS, lasting, parts, switches
+from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.levels.levels_steps import LevelsSteps, Scratch
 from leporello.engine.gpu.runner import Given
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from importlib import resources
 
-from leporello.engine.gpu.chip_writer import ChipWriter
-from leporello.engine.gpu.geometry import EXCHANGES, ROWS, Geometry, padded_own
-from leporello.engine.gpu.inputs import Inputs, InputWriter, from_storage
-from leporello.engine.gpu.level_writer import OPERATIONS
-from leporello.engine.gpu.lines import Lines, place_text
-from leporello.engine.gpu.matrix_text import matrix_elements, vector_reader
-from leporello.engine.gpu.memory import Memory
-from leporello.engine.gpu.registers import Registers
-from leporello.engine.gpu.schedule import Schedule, Total, Vector
+from leporello.engine.gpu.division.geometry import EXCHANGES, ROWS, Geometry, padded_own
+from leporello.engine.gpu.division.schedule import Schedule, Total, Vector
+from leporello.engine.gpu.text.chip_writer import ChipWriter
+from leporello.engine.gpu.text.inputs import Inputs, InputWriter, from_storage
+from leporello.engine.gpu.text.level_writer import OPERATIONS
+from leporello.engine.gpu.text.lines import Lines, place_text
+from leporello.engine.gpu.text.matrix_text import matrix_elements, vector_reader
+from leporello.engine.gpu.text.memory import Memory
+from leporello.engine.gpu.text.registers import Registers
 from leporello.kernel.description import Buffer
 
 FUNCTIONS_PLACE = "// (functions.cuh stands here)"  # in the libraries
@@ -24,7 +24,7 @@ FUNCTIONS_PLACE = "// (functions.cuh stands here)"  # in the libraries
 
 def library_text(name: str) -> str:
     """The text of one of the files beside this one."""
-    return resources.files("leporello.engine.gpu").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("leporello.engine.gpu.text").joinpath(name).read_text(encoding="utf-8")
 
 
 class KernelText:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -22,9 +24,9 @@ class Plain(nn.Module):
         return plain_loop(self.cell, checked_call(self.cell, inputs, state))
 
 
-def found(net: nn.Module, inputs: Tensor, state: Tensor | None = None) -> dict[str, Tensor]:
+def found(net: nn.Module, inputs: Tensor, state: Tensor | None = None, **arguments: Any) -> dict[str, Tensor]:
     inputs = inputs.clone().requires_grad_()
-    outputs, final = net(inputs, state)
+    outputs, final = net(inputs, state, **arguments)
     leaves = leaves_of(final)
     loss = outputs.square().sum() + sum(leaf.sum() for leaf in leaves)
     gradients = torch.autograd.grad(loss, [inputs, *net.parameters()])

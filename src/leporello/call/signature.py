@@ -27,14 +27,14 @@ def signature(
     context: Any,
     engine: str,
     gradient: Hashable,
-    one_step: bool = False,
     targets: Any = None,
     forcing: Any = None,
+    one_step: bool = False,
 ) -> Hashable | None:
     """The cache key of a call with one input tensor; None for inputs or states of another kind.
 
-    one_step           the input comes without the length axis
     targets, forcing   as in a call with feedback: None without
+    one_step           the input comes without the length axis
     """
     axes = 1 if one_step else 2
     if type(inputs) is not Tensor or inputs.dim() < axes or inputs.is_meta:
@@ -75,11 +75,12 @@ def _forced(targets: Any, forcing: Any) -> Hashable | None:
     """The form of targets without their length and batch, and whether a coin decides; None for unusual ones."""
     if type(targets) is not Tensor or targets.dim() < 2:
         return None
-    if isinstance(forcing, Tensor):
+    if forcing is None:
+        usual, coin = True, False
+    elif isinstance(forcing, Tensor):
         usual = coin = forcing.dim() == 2
     else:
-        usual = forcing is None or (type(forcing) in (int, float) and 0 < forcing <= 1)
-        coin = forcing is not None and forcing != 1
+        usual, coin = type(forcing) in (int, float) and 0 < forcing <= 1, forcing != 1
     if not usual:
         return None
     return (targets.shape[2:], targets.dtype, targets.requires_grad, targets.device, coin)

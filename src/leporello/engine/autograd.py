@@ -202,12 +202,12 @@ def run_backward(
     """
     wired = plan.wiring
     incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
-    for place, sequence, initial in wired.lagged:
+    for place, sequence, initial, in_place in wired.lagged:
         if kept[place] is None:
             assert plan.target is not None
-            before = Lagged(values[sequence], values[initial], plan.loop.reverse, plan.target.put_shifted)
-            one = len(plan.backward.windows(length, batch)) == 1
-            kept = [*kept[:place], before[:] if one else before, *kept[place + 1 :]]
+            how = plan.target.put_shifted, plan.target.in_place if in_place else None
+            before = Lagged(values[sequence].contiguous(), values[initial], plan.loop.reverse, *how)
+            kept = [*kept[:place], before, *kept[place + 1 :]]
     return run_sweep(plan.backward, length, batch, wired.backward_inputs(values, kept, incoming, weight))[0]
 
 

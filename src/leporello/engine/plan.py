@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from leporello.engine.cache_folder import kept_path, write_kept
 from leporello.engine.state_gradient import ClipCount
 from leporello.engine.sweep.function import Windows, step_function, sweep_function
-from leporello.engine.sweep.placement import only_kernels, possible_aliases
+from leporello.engine.sweep.placement import copies_shifted, only_kernels, possible_aliases
 from leporello.engine.sweep.program import Program, program_of
 from leporello.engine.target import Target
 from leporello.engine.wiring import Wiring, places_of, wiring_of
@@ -122,12 +122,13 @@ def pipeline_of(target: Target | None, context: Context | None = None, before: S
 def _windows(target: Target, program: Program, befores: Mapping[str, fx.Node]) -> Windows:
     """How a sweep is cut into windows: as the target says; not at all where kernels run all of it.
 
-    Where they read a shifted input, the first step of a long sequence is a window of its own: then nothing is copied.
+    Where they read a copy of a shifted input, the first step of a long sequence is a window of its own: then nothing
+    else is copied.
     """
     reverse, sizes = program.reverse, target.windows_on(program.device.type)
     if not target.kernels or not only_kernels(program, befores):
         return lambda length, batch: sizes.windows(length, batch, reverse)
-    if program.only_kernels:
+    if not copies_shifted(program, befores):
         return _whole_sequence
 
     def first_step_apart(length: int, batch: int) -> list[tuple[int, int]]:

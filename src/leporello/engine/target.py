@@ -179,6 +179,9 @@ class Target:
     language      what its generated text is written in, for `explain`
     put_step      copies a value to one step of a sequence, both contiguous and of one dtype
     put_shifted   fills a contiguous sequence with another of the same dtype, one step later, and returns it
+    in_place      from a contiguous sequence, its initial value or None, and whether time runs backwards to the sequence
+                  one step later as its kernels without states read it without a copy, and those of its functions that
+                  have an attribute `reads_lagged`; None where they read tensors alone
     """
 
     name: str
@@ -202,6 +205,7 @@ class Target:
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]
     put_step: Callable[[Tensor, int, Tensor], None] = put_step
     put_shifted: PutShifted = put_shifted
+    in_place: Callable[[Tensor, Tensor | None, bool], Any] | None = None
     language: str = ""
 
     @property

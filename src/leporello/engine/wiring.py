@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from leporello.engine.sweep.placement import read_lagged
 from leporello.engine.sweep.program import Program
 from leporello.loop.loop import Loop
 from leporello.loop.port import Port, PortKey, Role
@@ -32,6 +33,7 @@ class Pool(IntEnum):
 
 
 PoolIndex = tuple[int, int]  # a pool, and an index into it
+Shifted = tuple[int, int, int, bool]  # see `Wiring.lagged`
 Pick = Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -50,7 +52,8 @@ class Wiring:
     clip_count  the index of the count of clipped gradients among the backward sweep's outputs, or None
     aliased     indices of the values whose gradient shares memory with an earlier one's, as that of two added biases
     lagged      for each kept sequence of a state that is a shifted input, which the forward sweep may leave out: its
-                index among what is kept, those of the input and of the state's initial value among the values
+                index among what is kept, those of the input and of the state's initial value among the values, and
+                whether the backward sweep reads it without a copy (`Target.in_place`)
     sizes       the number of tensors in each pool, in the order of `Pool`
     """
 
@@ -63,7 +66,7 @@ class Wiring:
     fixed: tuple[int, ...]
     clip_count: int | None
     aliased: tuple[int, ...]
-    lagged: tuple[tuple[int, int, int], ...]
+    lagged: tuple[Shifted, ...]
     sizes: tuple[int, ...]
 
     @cached_property
@@ -168,7 +171,7 @@ def wiring_of(
         fixed=tuple(index for index, port in enumerate(loop.outputs) if not port.is_floating),
         clip_count=next((i for i, port in enumerate(saved.backward.outputs) if port.role is Role.CLIP_COUNT), None),
         aliased=_aliased(results, [node for _, node in backward.outputs]),
-        lagged=_lagged(saved, values, kept),
+        lagged=_lagged(saved, values, kept, backward),
         sizes=(len(values), len(outputs), len(befores), len(kept), len(loop.outputs), len(constants), 1),
     )
 
@@ -192,8 +195,13 @@ def _aliased(results: Sequence[int | None], outputs: Sequence[fx.Node]) -> tuple
     return tuple(aliased)
 
 
-def _lagged(saved: Saved, values: dict[PortKey, int], kept: Sequence[PoolIndex]) -> tuple[tuple[int, int, int], ...]:
+def _lagged(
+    saved: Saved, values: dict[PortKey, int], kept: Sequence[PoolIndex], backward: Program
+) -> tuple[Shifted, ...]:
     """`Wiring.lagged`, of the kept sequences of states before each step."""
+    in_place = read_lagged(backward, {})
+    inputs = zip(backward.split.loop.inputs, backward.inputs, strict=True)
+    able = {port.of.name for port, node in inputs if port.role is Role.STATE_BEFORE and port.of and node in in_place}
     forward, states = saved.forward, list(saved.befores)
     ports = dict(zip(forward.placeholders, forward.inputs, strict=True))
     outputs = dict(zip([port.name for port in forward.outputs], forward.results, strict=True))
@@ -201,7 +209,8 @@ def _lagged(saved: Saved, values: dict[PortKey, int], kept: Sequence[PoolIndex])
     for place, (pool, index) in enumerate(kept):
         source = ports.get(outputs[saved.befores[states[index]]]) if pool == Pool.BEFORES else None
         if source is not None:
-            found.append((place, values[source.key], values["state", states[index]]))
+            initial = values["state", states[index]]
+            found.append((place, values[source.key], initial, states[index] in able))
     return tuple(found)
 
 

@@ -143,15 +143,12 @@ class Recurrent(Constructed, OwnNames, nn.Module, Generic[Output, State]):
         key, results = None, None
         if steps is None and time is None and not is_transforming():
             before = batch_in_front(self.cell, state)
-            fed_back = {} if targets is None and forcing is None else {"targets": targets, "forcing": forcing}
-            key = signature(inputs, before, lengths, resets, context, self.engine, gradient, **fed_back)
+            key = signature(inputs, before, lengths, resets, context, self.engine, gradient, targets, forcing)
             cached = self._cached(key)
             if cached is not None:
-                x, masks = inputs, resets
-                if self.batch_first:
-                    fed_back = {name: time_first(value) for name, value in fed_back.items()}
-                    x, masks = time_first(inputs), time_first(resets)
-                results = cached.run(x, state, lengths, masks, context, draws=draws, **fed_back)
+                given = inputs, resets, targets, forcing
+                x, masks, fed_back, coin = map(time_first, given) if self.batch_first else given
+                results = cached.run(x, state, lengths, masks, context, fed_back, coin, draws)
         if results is None and has_forward_hooks(self.cell):
             (outputs, calls), state = self._observed()(
                 inputs,

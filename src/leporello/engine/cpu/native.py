@@ -99,6 +99,8 @@ def run_kernel(
     phases: int = 0,
     fixed: bool = False,
     dtype: torch.dtype = torch.float32,
+    border: int = 0,
+    later: array[int] | None = None,
 ) -> None:
     """Run a kernel on `threads` threads.
 
@@ -110,14 +112,21 @@ def run_kernel(
     phases      of work that threads divide into shares, not rows, and that has no steps; 0 for kernels of steps
     fixed       whether rows are divided into as many ranges as threads, whatever else the processors do
     dtype       whose runtime the kernel uses
+    border      a row
+    later       the arguments with which rows from `border` on are run; None: all rows have the same
     """
     openmp = _torch_threads() if threads > 1 and os.getpid() == PROCESS else NO_OPENMP
     words = array(
-        "q", [address, rows, steps, scratch, threads, team_rows, phases, fixed, *openmp]
+        "q", [address, rows, steps, scratch, threads, team_rows, phases, fixed, border, begin_of(later), *openmp]
     )  # `call` in threads.c
     words.extend(arguments)
     if runtime(dtype).run_parallel(words.buffer_info()[0]):
         raise MemoryError("no memory for a kernel's threads")
+
+
+def begin_of(words: array[int] | None) -> int:
+    """The address of the first word; 0 without words."""
+    return 0 if words is None else words.buffer_info()[0]
 
 
 def put_step(sequence: Tensor, step: int, value: Tensor) -> None:

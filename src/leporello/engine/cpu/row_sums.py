@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu import native
+from leporello.engine.cpu.lagged_window import LaggedWindow
 from leporello.engine.cpu.row_elements import MAX_ELEMENTS, fixed_features, row_elements, same_elements
 from leporello.loop.fake_tensors import clean_row_axis
 from leporello.loop.graph import arguments, copied, placeholders, results
@@ -27,6 +28,7 @@ aten = torch.ops.aten
 KERNEL_DTYPES = (torch.float32, torch.float64)
 LARGE_ROW_BYTES = 1024  # the sums of a value whose rows are at least as large are a stage of their own
 MIN_SUMMED = 1024  # columns of the sums without products from which on they are computed here
+TOTAL_WORDS = 12  # of a `total` in totals.c
 SumShapes = tuple[tuple[int, int, int, int], ...]  # see RowSums
 
 
@@ -56,11 +58,13 @@ class RowSums:
     sizes     of the result of each sum; by default those of a matrix
     axes      of each value the axis of the rows; rows have no other axes in front of theirs where it is missing
     work      approximate operations for one row
+    places    of each value the indices of its addresses among the words of a call
     code      by runtime library and number of threads: the address of the function, and bytes of scratch per thread
     """
 
     __name__ = "totals"
     reads_sequences = True  # takes [steps, batch, columns], contiguous, as well as [rows, columns]
+    reads_lagged = True  # and a `LaggedWindow`
 
     def __init__(
         self,
@@ -86,8 +90,15 @@ class RowSums:
         )
         self.count = sum(1 if spread is None else spread.heads for spread in self.spreads)
         self.code: dict[tuple[Any, int], tuple[int, int]] = {}
+        self.places: list[list[int]] = [[] for _ in self.columns]
+        begin = 0
+        for (*pair, _, _), spread in zip(shapes, self.spreads, strict=True):
+            for _ in range(1 if spread is None else spread.heads):
+                for place, value in enumerate(pair):
+                    self.places[value].append(begin + place)  # index -1, the last, for no second value
+                begin += TOTAL_WORDS
 
-    def __call__(self, *values: Tensor) -> list[Tensor]:
+    def __call__(self, *values: Any) -> list[Tensor]:
         rows = values[0].numel() // self.first_columns
         strides = self.columns
         if self.turned:
@@ -97,7 +108,7 @@ class RowSums:
             values = tuple(given)
         if not all(value.is_contiguous() for value in values):
             values = tuple(
-                value if value.stride(-1) == 1 and value.dim() == 2 else value.contiguous() for value in values
+                value if value.dim() == 2 and value.stride(-1) == 1 else value.contiguous() for value in values
             )
             strides = [
                 *(
@@ -108,8 +119,8 @@ class RowSums:
             ]
         addresses = [value.data_ptr() for value in values]
         skipped = addresses.pop() if self.past else 0
-        addresses.append(0)  # of the second value, index -1, where there is none
         sums = [self.like.new_empty(shape) for shape in self.results]
+        addresses.append(0)  # of the second value, index -1, where there is none
         words: list[int] = []
         for (first, second, m, n), spread, out in zip(self.shapes, self.spreads, sums, strict=True):
             one, other, to = addresses[first], addresses[second], out.data_ptr()
@@ -120,11 +131,22 @@ class RowSums:
                     spread, self.dtype.itemsize, one, other, to, m, n, strides[first], strides[second]
                 )
         packed = array("q", words)  # `total` in totals.c
+        border, later = self._later(packed, values) if LaggedWindow in map(type, values) else (0, None)
         threads = native.thread_count(rows * self.work)
         code, scratch = self._code(native.runtime(self.dtype), threads)
-        arguments = [packed.buffer_info()[0], self.count, scratch, skipped]
+        arguments = [native.begin_of(packed), self.count, scratch, skipped, border, native.begin_of(later)]
         native.run_kernel(code, arguments, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
         return sums
+
+    def _later(self, words: array[int], values: Sequence[Any]) -> tuple[int, array[int]]:
+        """The border of the windows among the values that are read in place, and the words for the rows above it."""
+        border, later = 0, words[:]
+        for window, places in zip(values, self.places, strict=False):
+            if window.__class__ is LaggedWindow:
+                border = window.border
+                for place in places:
+                    later[place] += window.later - window.address
+        return border, later
 
     def _code(self, code: Any, threads: int) -> tuple[int, int]:
         key = (code, threads)

@@ -20,6 +20,7 @@ from leporello.engine.cpu import native
 from leporello.engine.cpu.build import library_ahead, vector_bytes
 from leporello.engine.cpu.c_emitter import c_source_of
 from leporello.engine.cpu.c_memory import MATRIX_WORDS, MemoryLayout, free_lengths, rows_together
+from leporello.engine.cpu.lagged_window import LaggedWindow
 from leporello.engine.target import BoundKernel, invariant_cache
 from leporello.kernel.dependencies import loaded
 from leporello.kernel.description import Block, Buffer, Kernel, Matrix, Pointwise, Product
@@ -146,6 +147,7 @@ class CpuRunner:
             writes: Sequence[Tensor],
             steps: int,
             batch: int,
+            lagged: Sequence[int] = (),
             holds: Any = (held, packed),
         ) -> list[Tensor] | None:
             arguments = [0 if state is None else state.data_ptr() for state in states]  # 0 stands for zeros
@@ -169,10 +171,12 @@ class CpuRunner:
                 needed = scratch.value(batch.lengths) if isinstance(scratch, Size) else scratch  # type: ignore[attr-defined]
             if totals:
                 arguments.append(threads)
-                run_kernel(address, arguments, batch, steps, needed, threads, fixed=True, dtype=dtype)
+            border, later = _later(arguments, reads, lagged, len(states)) if lagged else (0, None)
+            if totals:
+                run_kernel(address, arguments, batch, steps, needed, threads, 0, 0, True, dtype, border, later)
                 return [part[0] if threads < 2 else part.sum(0) for part in parts]
             team_rows = self.team_rows if batch < threads * self.rows_alone else 0
-            run_kernel(address, arguments, batch, steps, needed, threads, team_rows, dtype=dtype)
+            run_kernel(address, arguments, batch, steps, needed, threads, team_rows, 0, False, dtype, border, later)
             return None
 
         return run
@@ -197,6 +201,23 @@ class CpuRunner:
         if cache is not None:
             cache[key] = packed
         return packed
+
+
+def _later(
+    arguments: list[int], reads: Sequence[Any], lagged: Sequence[int], first: int
+) -> tuple[int, array[int] | None]:
+    """The border of the windows that are read in place, and the arguments for the rows above it; 0 and None without.
+
+    lagged   indices of the reads that may be a `LaggedWindow`
+    first    the index of the first read among the arguments
+    """
+    border, later = 0, None
+    for index in lagged:
+        window = reads[index]
+        if window.__class__ is LaggedWindow:
+            later = array("q", arguments) if later is None else later
+            border, later[first + index] = window.border, window.later
+    return border, later
 
 
 def build(kernel: Kernel) -> CpuRunner:

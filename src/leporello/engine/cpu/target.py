@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu.build import compiler_refusal
+from leporello.engine.cpu.lagged_window import LaggedWindow
 from leporello.engine.cpu.native import build_ahead, put_shifted, put_step
 from leporello.engine.cpu.row_elements import fixed_features
 from leporello.engine.cpu.row_sums import KERNEL_DTYPES, sums_in_turn, with_row_sums
@@ -108,4 +109,5 @@ CPU_TARGET = Target(
     at_once=_at_once,
     put_step=put_step,
     put_shifted=put_shifted,
+    in_place=LaggedWindow,
 )  # fmt: skip

@@ -28,6 +28,8 @@ struct call {
     long together; /* rows that a team takes through the steps at a time; 0 where each thread has its own rows */
     long phases;   /* of work that is divided into shares, all of which end before the next phase; 0: into rows */
     long fixed;    /* as many ranges of rows as threads, in the pool too: sums over rows then have the same bits */
+    long border;   /* rows from here on are read by the pointers `later`, if there are any */
+    void **later;
     void (*torch)(void (*)(void *), void *, unsigned, unsigned); /* starts torch's threads; null for our own pool */
     int (*number)(void);                                          /* the index of the calling thread among them */
     int (*count)(void); /* the threads that were started, sometimes fewer than requested */
@@ -78,17 +80,25 @@ static void judge(long wall, long worked) {
         atomic_store_explicit(&pool_until, nanoseconds(CLOCK_MONOTONIC) + POOL_TIME, memory_order_relaxed);
 }
 
+/* Run the kernel for a range of rows: those below and those above the border by their own pointers. */
+static void rows(const struct call *call, long first, long last, char *scratch, long part, long parts) {
+    void **given = (void **)call->given;
+    long border = !call->later || call->border > last ? last : call->border < first ? first : call->border;
+    if (first < border) call->run(given, first, border, call->steps, call->rows, scratch, part, parts);
+    if (mine && first < border && border < last) meet();
+    if (border < last) call->run(call->later, border, last, call->steps, call->rows, scratch, part, parts);
+}
+
 /* One unit of the work: a range of rows through all steps, or a share of a phase. */
 static void unit(struct work *own, long index) {
     const struct call *call = own->call;
-    void **given = (void **)call->given;
     if (call->phases) {
-        call->run(given, 0, call->rows, own->phase, call->rows, own->scratch, index, own->units);
+        call->run((void **)call->given, 0, call->rows, own->phase, call->rows, own->scratch, index, own->units);
         return;
     }
     const long first = call->rows * index / own->units, last = call->rows * (index + 1) / own->units;
     char *scratch = first < last ? scratch_of(call->scratch) : 0;
-    if (scratch) call->run(given, first, last, call->steps, call->rows, scratch, 0, 1);
+    if (scratch) rows(call, first, last, scratch, 0, 1);
     else if (first < last) own->failed = 1;
 }
 
@@ -102,7 +112,7 @@ static void in_team(struct work *own, int index, int parts) {
     for (long block = 0, at = 0; block < blocks; block++) {
         const long next = at + (call->rows - at + blocks - block - 1) / (blocks - block);
         meet();
-        call->run((void **)call->given, at, next, call->steps, call->rows, own->scratch, share, shares);
+        rows(call, at, next, own->scratch, share, shares);
         at = next;
     }
     mine = 0;

@@ -301,12 +301,15 @@ static inline REAL *NAME(memory_of)(char *scratch, long each, long share) {
 }
 
 /* All sums of a call, in two phases: every share adds up its rows, then the results of shares are added and stored.
-   given: the sums, their number, bytes of scratch for each share, and the mask of skipped rows (null if none is). */
+   given: the sums, their number, bytes of scratch for each share, the mask of skipped rows (null if none is), a row, and
+   the sums with other addresses of values, by which rows from that row on are read (null: all by the same ones). */
 void NAME(totals)(void **given, long begin, long end, long phase, long batch, char *scratch, long share, long shares) {
     (void)batch;
     const NAME(total) *all = given[0];
     const long count = (long)given[1], each = (long)given[2];
     const unsigned char *left_out = given[3];
+    const long border = (long)given[4];
+    const NAME(total) *later = given[5];
     long list[STRIP];
     NAME(share_of_total) parts[count];
     long offsets[count + 1];
@@ -322,23 +325,25 @@ void NAME(totals)(void **given, long begin, long end, long phase, long batch, ch
         const long from = NAME(border)(left_out, begin, end, place, others);
         const long to = NAME(border)(left_out, begin, end, place + 1, others);
         for (long row = from, next, first = 1; row < to || first; row = next, first = 0) { /* no rows: zeros */
-            long depth = to - row < STRIP ? to - row : STRIP, at = row;
+            const NAME(total) *values = later && row >= border ? later : all;
+            const long until = later && row < border && border < to ? border : to;
+            long depth = until - row < STRIP ? until - row : STRIP, at = row;
             next = row + depth;
-            if (left_out) next = NAME(next_rows)(list, &depth, left_out, row, to), at = depth ? list[0] : from;
+            if (left_out) next = NAME(next_rows)(list, &depth, left_out, row, until), at = depth ? list[0] : from;
             const int whole = !depth || !left_out || list[depth - 1] - at == depth - 1;
             for (long j = i; j < i + together; j++) {
                 REAL *packed = memory + offsets[count];
                 REAL *out = parts[j].straight ? all[j].out + parts[j].from * all[j].n : memory + offsets[j];
-                NAME(total) own = all[j];
+                NAME(total) own = values[j];
                 const int spread = own.inner > 1 || own.a_along != 1 || own.b_along != 1;
                 for (long k = 0, few = STRIP / own.inner; spread && (k < depth || !k); k += few) {
                     const long some = depth - k < few ? depth - k : few;
-                    own = NAME(flattened)(all + j, parts + j, at + k, some, packed + NAME(packed)(parts + j));
+                    own = NAME(flattened)(values + j, parts + j, at + k, some, packed + NAME(packed)(parts + j));
                     if (parts[j].thin) NAME(thin_strip)(&own, parts + j, first && !k, 0, some * own.inner, out);
                     else NAME(one_strip)(&own, parts + j, first && !k, 0, some * own.inner, out, packed);
                 }
                 if (spread) continue;
-                if (!whole) own = NAME(copied)(all + j, parts + j, list, depth, packed + NAME(packed)(parts + j));
+                if (!whole) own = NAME(copied)(values + j, parts + j, list, depth, packed + NAME(packed)(parts + j));
                 if (parts[j].thin) NAME(thin_strip)(&own, parts + j, first, whole ? at : 0, depth, out);
                 else NAME(one_strip)(&own, parts + j, first, whole ? at : 0, depth, out, packed);
             }

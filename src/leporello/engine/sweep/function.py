@@ -17,7 +17,7 @@ from leporello.engine.sweep.program import Program, own_row_axis
 from leporello.engine.sweep.source import SourceText, ValueNames, python_name, size_texts
 from leporello.engine.sweep.stage_writer import StageWriter
 from leporello.loop.graph import placeholders, reads_lengths
-from leporello.loop.port import Port
+from leporello.loop.port import Port, Role
 
 Windows = Callable[[int, int], list[tuple[int, int]]]
 
@@ -123,11 +123,16 @@ class _SweepWriter:
         for state_name, into in self.program.shifts:
             state = self.program.delays[state_name][1]
             if state in self.placement.shifted:
-                name, given = self.values.shifted(state), f"{self.values.value(into)}, {self.values.value(state)}"
-                sizes = ["length", "batch", *size_texts(state.meta["val"])[1:]]
-                memory = self.values.empty_of(state, sizes, leaves=False)
-                self.text.line(f"if one: {name} = put_shifted({memory}, {given}, {self.program.reverse})")
-                self.text.line(f"else: {name} = Lagged({given}, {self.program.reverse}, put_shifted)")
+                name, given = (
+                    self.values.shifted(state),
+                    f"{self.values.value(into)}.contiguous(), {self.values.value(state)}",
+                )
+                in_place = ", in_place" if state in self.placement.lagged else ""
+                self.text.line(f"{name} = Lagged({given}, {self.program.reverse}, put_shifted{in_place})")
+                self.text.line(f"if one: {name} = {name}.whole()")
+        ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)
+        for name in [self.values.value(node) for node, port in ports if port.role is Role.STATE_BEFORE]:
+            self.text.line(f"if one and {name}.__class__ is Lagged: {name} = {name}.whole()")
         for timed in self.program.timed:
             self.stages.prepare(timed)
         self.values.allocate_sequences()
@@ -159,7 +164,7 @@ class _SweepWriter:
         for state, into in self.program.shifts:
             if self.program.delays[state][1] in self.placement.shifted:
                 last = "0" if self.program.reverse else "length - 1"
-                self.text.line(f"s_{python_name(state)} = {self.values.value(into)}[{last}].clone()")
+                self.text.line(f"s_{python_name(state)} = torch.select_copy({self.values.value(into)}, 0, {last})")
         if self.program.finish is not None:
             stage, function = self.program.finish
             targets = "".join(f"t_{node.name}, " for node in stage.writes)
@@ -195,14 +200,14 @@ class _SweepWriter:
         """The expression of a state's sequence before each step.
 
         It is a view of the states after each step, shifted by one, if that sequence has the initial state in front of
-        it (`Placement.owners`); None for a shifted input in several windows, of which a `Lagged` can be made; else a
+        it (`Placement.owners`); None for a shifted input that was not copied, of which a `Lagged` can be made; else a
         copy.
 
         node   the state's sequence after each step
         """
         state = self.program.delays[name][1]
         if state in self.placement.shifted:
-            return f"({self.values.shifted(state)} if one else None)"
+            return "None" if state in self.placement.lagged else f"({self.values.shifted(state)} if one else None)"
         if name == self.placement.owners[node] and node in self.placement.written:
             return f"b_{node.name}[{'1:' if self.program.reverse else ':length'}]"
         after, first = self._sequence(node), f"i_{python_name(name)}.unsqueeze(0)"

@@ -29,6 +29,7 @@ class Placement:
     may_be_none   states that only their kernel reads: None stands for zeros
     shifted       states that are an input shifted by one step: stages read a `Lagged`, or the shifted sequence where
                   there is one window
+    lagged        sequences, and states on no cycle, that all who read them can take as `Target.in_place` has them
     """
 
     in_place: frozenset[fx.Node]
@@ -38,6 +39,7 @@ class Placement:
     leaving: frozenset[fx.Node]
     may_be_none: frozenset[str]
     shifted: frozenset[fx.Node]
+    lagged: frozenset[fx.Node]
 
     @cached_property
     def written(self) -> frozenset[fx.Node]:
@@ -77,6 +79,7 @@ def placement_of(program: Program, befores: Mapping[str, fx.Node]) -> Placement:
             if name not in befores and not _is_read_elsewhere(program, name, timed)
         ),
         shifted=_shifted_inputs(program, befores),
+        lagged=read_lagged(program, befores),
     )
 
 
@@ -84,6 +87,11 @@ def only_kernels(program: Program, befores: Mapping[str, fx.Node]) -> bool:
     """Whether kernels run all stages, shifts of inputs left out: the sequence then need not be cut into windows."""
     shifted = _shifted_inputs(program, befores)
     return all(timed.kernel is not None or shifted.issuperset(n for n, _ in timed.writes) for timed in program.timed)
+
+
+def copies_shifted(program: Program, befores: Mapping[str, fx.Node]) -> bool:
+    """Whether a window with the first step copies a shifted input."""
+    return not _shifted_inputs(program, befores) <= read_lagged(program, befores)
 
 
 def _shifted_inputs(program: Program, befores: Mapping[str, fx.Node]) -> frozenset[fx.Node]:
@@ -97,6 +105,28 @@ def _shifted_inputs(program: Program, befores: Mapping[str, fx.Node]) -> frozens
         if not shifted.issuperset(node for node, _ in timed.writes):
             shifted.difference_update(program.delays[name][1] for name in timed.states)
     return frozenset(shifted)
+
+
+def read_lagged(program: Program, befores: Mapping[str, fx.Node]) -> frozenset[fx.Node]:
+    """`Placement.lagged`: what only kernels without a cycle read, and functions of the target that can."""
+    if program.in_place is None:
+        return frozenset()
+    shifted = _shifted_inputs(program, befores)
+    able: set[fx.Node] = set()
+    others = {node for _, node in program.outputs} | {into for _, into in program.shifts}
+    for untimed in (program.once, program.finish):
+        others |= set(untimed[0].reads) if untimed else set()
+    for timed in program.timed:
+        reads = {node for node, _ in timed.varying}
+        if timed.kernel is not None:
+            flat = {node for node, axis in timed.kernel.reads if axis == 0 and timed.kernel.flat}
+            able |= flat
+            others |= reads - flat
+        elif timed.direct is not None and getattr(timed.direct[0], "reads_lagged", False):
+            able |= reads
+        elif not shifted.issuperset(node for node, _ in timed.writes):
+            others |= {*reads, *(program.delays[name][1] for name in timed.states)}
+    return frozenset(able - others)
 
 
 def possible_aliases(program: Program, befores: Mapping[str, fx.Node]) -> tuple[int, ...]:

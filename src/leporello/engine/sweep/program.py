@@ -46,6 +46,11 @@ class InsideKernel:
     writes: tuple[tuple[fx.Node, int], ...]
     totals: tuple[fx.Node, ...] = ()
 
+    @property
+    def flat(self) -> bool:
+        """Whether the rows of all steps are rows of one: nothing tells a step from another."""
+        return not self.states and not self.rows
+
 
 @dataclass(frozen=True, eq=False)
 class TimedStage:
@@ -99,6 +104,7 @@ class Program:
     finish      the stage that runs after the last window, likewise
     put_step    copies a value to one step of a contiguous sequence of the same dtype
     put_shifted  fills a contiguous sequence with another of the same dtype, one step later
+    in_place    a shifted sequence as kernels without states read it (`Target.in_place`); None where they cannot
     """
 
     split: Split
@@ -115,6 +121,7 @@ class Program:
     finish: tuple[Stage, Callable[..., Any]] | None
     put_step: Callable[[Tensor, int, Tensor], None]
     put_shifted: PutShifted
+    in_place: Callable[[Tensor, Tensor | None, bool], Any] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -155,6 +162,7 @@ def program_of(split: Split, target: Target) -> Program:
         finish=_untimed(split, "finish"),
         put_step=target.put_step,
         put_shifted=target.put_shifted,
+        in_place=target.in_place,
     )
     return _without_unread(program) if target.kernels else program
 

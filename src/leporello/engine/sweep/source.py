@@ -84,6 +84,7 @@ class ValueNames:
         text.name("device", program.device)
         text.name("put_step", program.put_step)
         text.name("put_shifted", program.put_shifted)
+        text.name("in_place", program.in_place)
 
     # ---- names
 

@@ -78,9 +78,10 @@ class StageWriter:
         following = "".join(f"n_{python_name(state)}, " for state in inside.states)
         reads = "".join(f"{self._contiguous_window(node, axis)}, " for node, axis in inside.reads)
         writes = "".join(f"{self._memory_in_window(node, axis)}, " for node, axis in inside.writes)
-        sizes = "steps, batch" if inside.states or inside.rows else "1, rows"
+        sizes = "1, rows" if inside.flat else "steps, batch"
+        lagged = "".join(f"{index}, " for index, (node, _) in enumerate(inside.reads) if self._may_be_lagged(node))
         totals = "".join(f"{self.values.flat(node)}, " for node in inside.totals)
-        call = f"{name}(({states}), ({reads}), ({following}), ({writes}), {sizes})"
+        call = f"{name}(({states}), ({reads}), ({following}), ({writes}), {sizes}{lagged and f', ({lagged})'})"
         self.text.line(f"{totals}= {call}" if totals else call, self.depth)
         for node in inside.totals:
             self._add_to_total(node)
@@ -104,6 +105,12 @@ class StageWriter:
             if axis == 0 and node in self.program.sequences and node not in self.contiguous:
                 self.contiguous.add(node)
                 self.text.line(f"{self.values.value(node)} = {self.values.value(node)}.contiguous()")
+
+    def _may_be_lagged(self, node: fx.Node) -> bool:
+        """Whether a sequence may come as `Target.in_place` has it: a shifted input, here or in the forward sweep."""
+        ports = dict(zip(self.program.inputs, self.program.split.loop.inputs, strict=True))
+        before = node in ports and ports[node].role is Role.STATE_BEFORE
+        return node in self.placement.lagged and (before or node in self.placement.shifted)
 
     def _is_incoming_gradient(self, node: fx.Node) -> bool:
         ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)

@@ -9,7 +9,7 @@ import torch
 from leporello.engine.gpu.division.schedule import Multiplication, Schedule, Vector
 
 SHARED_BYTES = 227 * 1024  # of a block, at most (sm_90)
-KEPT_REGISTERS = 128  # of a thread, for matrices
+KEPT_REGISTERS = 144  # of a thread, for matrices
 ROWS = 8  # of a tile
 CHUNK_BYTES = 16 * ROWS
 EXCHANGES = ("block", "cluster", "grid", "levels")

@@ -63,7 +63,7 @@ class KernelText:
     def _place_ring(self) -> None:
         """Where a step copies the inputs of a later one, and where it waits for those of the next one.
 
-        Copies follow the first sends, so that they are made while blocks wait for each other. The next step's inputs are
+        Copies follow the first sends: they are made while blocks wait for each other. The next step's inputs are
         waited for at the last level, where that is a later one with a barrier; else by the next step itself.
         """
         last = self.schedule.levels - 1

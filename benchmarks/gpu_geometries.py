@@ -78,14 +78,14 @@ class Case:
         for matrix in self.kernel.matrices:
             value = self.tensors["fixed"][matrix.fixed]
             words.extend([value.data_ptr(), *(0 if a is None else value.stride(a) for a in matrix.axes)])
-        in_grid = geometry.exchange == "grid"
-        sizes = [self.steps * groups * geometry.tiles * size * in_grid for size in text.memory.slice_bytes]
+        most = max(1, processors(0) // geometry.blocks) if geometry.exchange == "grid" else groups
+        sizes = text.memory.exchange_bytes(self.steps, groups, most)
         workspace = torch.empty(sum(sizes) // 4 + 1, dtype=torch.int32, device=DEVICE)
         at = workspace.data_ptr()
         for size in sizes:
             words.append(at)
             at += size
-        most = max(1, processors(0) // geometry.blocks) if in_grid else groups
+        words.append(0)
         found = []
         for _ in range(times):
             workspace.fill_(-1)
@@ -93,6 +93,7 @@ class Case:
             start.record()
             for first in range(0, groups, most):
                 words[2] = first
+                words[text.memory.words["sums before", 0]] = first // most * self.steps
                 function.launch(words, min(most, groups - first) * geometry.blocks)
             end.record()
             torch.cuda.synchronize()

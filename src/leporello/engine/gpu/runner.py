@@ -159,20 +159,19 @@ def launch_groups(kernel: Persistent, given: Given, steps: int) -> None:
     groups = geometry.groups(batch)
     words = array("Q", [steps, batch, 0, groups])
     words.extend(given.addresses)
-    workspace = None  # held until the launch is queued: torch's allocator then orders its reuse
-    if geometry.exchange == "grid":
-        sizes = [steps * groups * geometry.tiles * size for size in text.memory.slice_bytes]
-        workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device)
-        at = workspace.data_ptr()
-        for size in sizes:
-            words.append(at)
-            at += size
-    else:
-        words.extend([0] * len(text.memory.slice_bytes))
-    assert len(words) == text.memory.word_count
     most = kernel.groups_at_once()
+    sizes = text.memory.exchange_bytes(steps, groups, most)
+    # held until the launches are queued: torch's allocator then orders its reuse
+    workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device) if any(sizes) else None
+    at = 0 if workspace is None else workspace.data_ptr()
+    for size in sizes:
+        words.append(at)
+        at += size
+    words.append(0)
+    assert len(words) == text.memory.word_count
     for first in range(0, groups, most):
         words[2] = first
+        words[text.memory.words["sums before", 0]] = first // most * steps  # launches share the memory of sums
         kernel.launch(words, min(most, groups - first))
 
 

@@ -9,7 +9,7 @@ import torch
 from leporello.engine.gpu.division.schedule import Multiplication, Schedule, Vector
 
 SHARED_BYTES = 227 * 1024  # of a block, at most (sm_90)
-KEPT_REGISTERS = 128  # of a thread, for matrices
+KEPT_REGISTERS = 144  # of a thread, for matrices
 ROWS = 8  # of a tile
 CHUNK_BYTES = 16 * ROWS
 EXCHANGES = ("block", "cluster", "grid", "levels")
@@ -63,7 +63,7 @@ class Tiling:
     rows         of the result that a block has
     tiles16      of 16 rows: of this block, and of each other one where sums are scattered
     over_rows    warps over rows
-    over_inner   warps over inner numbers, or groups of threads that add up scattered sums
+    over_inner   warps over inner numbers, or groups of warps that add up scattered sums
     pieces       of a warp: four chunks of inner numbers
     kept         of these in registers
     scattered    whether every block multiplies its own slice for all units, and sends sums
@@ -80,7 +80,7 @@ class Tiling:
     @property
     def pitch(self) -> int:
         """Floats from row to row of the sums in shared memory."""
-        return self.tiles16 * 16 + (1 if self.scattered else 4)
+        return self.tiles16 * 16 + 4
 
     def tiles_of_warp(self, geometry: Geometry) -> int:
         """Tiles of 16 rows that a warp has."""
@@ -138,8 +138,7 @@ def _scattered_tiling(multiplication: Multiplication, geometry: Geometry, regist
     rows = multiplication.rows(geometry.own)
     pieces, warps = -(-chunks_of(multiplication.vector, geometry) // 4), geometry.threads // 32
     tiles16 = -(-rows // 16)
-    words = tiles16 * (64 if per_chunk(multiplication.vector) == 8 else 128)
-    groups = next(n for n in (8, 4, 2, 1) if n == 1 or (n * words <= geometry.threads and geometry.blocks % n == 0))
+    groups = next(n for n in (8, 4, 2, 1) if n == 1 or (n * tiles16 <= warps and geometry.blocks % n == 0))
     tiling = Tiling(rows, tiles16, warps, groups, pieces, 0, scattered=True)
     kept = max(0, min(pieces, registers // (8 * tiling.tiles_of_warp(geometry))))
     return replace(tiling, kept=kept)

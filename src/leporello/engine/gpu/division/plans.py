@@ -85,7 +85,8 @@ def clocks(schedule: Schedule, geometry: Geometry, batch: int, processors: int) 
         shared += tiling.rest_bytes(geometry) + tiling.sum_bytes
     for vector in schedule.vectors:
         whole = sent.get(id(vector), chunks_of(vector, geometry) * geometry.blocks * CHUNK_BYTES)
-        shared += tiles * ((1 if geometry.exchange == "grid" else 2) * whole + whole // geometry.blocks)
+        slots = 2 if geometry.exchange != "grid" else 0 if id(vector) in sent else 1
+        shared += tiles * (slots * whole + whole // geometry.blocks)
         if not in_blocks:
             cost += COSTS[geometry.exchange] + tiles * whole / 1024 * COSTS[f"{geometry.exchange}, KB"]
     if not in_blocks:

@@ -15,7 +15,7 @@ from leporello.engine.gpu.text.inputs import Inputs, InputWriter, from_storage
 from leporello.engine.gpu.text.level_writer import OPERATIONS
 from leporello.engine.gpu.text.lines import Lines, place_text
 from leporello.engine.gpu.text.matrix_text import matrix_elements, vector_reader
-from leporello.engine.gpu.text.memory import Memory
+from leporello.engine.gpu.text.memory import SUM_SLOTS, Memory
 from leporello.engine.gpu.text.registers import Registers
 from leporello.kernel.description import Buffer
 
@@ -37,6 +37,7 @@ class KernelText:
         self.registers = Registers(schedule, geometry)
         self.lines = Lines()
         self.reader = InputWriter(self.lines, self.inputs, self.memory)
+        self._place_ring()
         self._functions()
         self._sweep()
 
@@ -50,12 +51,26 @@ class KernelText:
             "WORDS": self.memory.word_count,
             "EXCHANGE": EXCHANGES.index(self.geometry.exchange),
             "SHARED": self.memory.shared_bytes,
+            "SUM_SLOTS": SUM_SLOTS,
+            "SUMS_BEFORE": self.memory.words["sums before", 0],
             **defined,
         }
         lines = [f"/* {self.kernel.name}, {'backwards' if self.kernel.reverse else 'forwards'} in time */"]
         lines += [f"#define {name} {value}" for name, value in macros.items()]
         whole = library_text(library).replace(FUNCTIONS_PLACE, library_text("functions.cuh"))
         return "\n".join([*lines, whole, *self.lines.text]) + "\n"
+
+    def _place_ring(self) -> None:
+        """Where a step copies the inputs of a later one, and where it waits for those of the next one.
+
+        Copies follow the first sends: they are made while blocks wait for each other. The next step's inputs are
+        waited for at the last level, where that is a later one with a barrier; else by the next step itself.
+        """
+        last = self.schedule.levels - 1
+        sending = {*map(_sent_at, self.schedule.vectors), *self.memory.totals_at}
+        self.copying_level = min(sending, default=last)
+        multiplies_last = any(one.level == last for one in self.schedule.multiplications)
+        self.waits_ahead = bool(self.inputs.ringed) and self.copying_level < last and multiplies_last
 
     # ---- the whole
 
@@ -114,6 +129,9 @@ class KernelText:
                 lines.emit(f"V{index}::send(m, tile, 0);", 2)
         lines.emit("}", 1)
         self.reader.first_steps()
+        if self.waits_ahead:
+            self._next_inputs(1)
+            lines.emit("m.sync();", 1)
 
     def _first_values(self, depth: int) -> None:
         """Invariants and states into registers, states into the vectors that gather them."""
@@ -147,7 +165,7 @@ class KernelText:
     # ---- a level
 
     def _level(self, level: int) -> None:
-        """What one tile does at a level, and behind the last one what it reads ahead."""
+        """What one tile does at a level, and what it reads ahead."""
         lines, last = self.lines, level == self.schedule.levels - 1
         totals = self.memory.totals_at.get(level, [])
         self._arrive(level)
@@ -157,10 +175,8 @@ class KernelText:
                 ChipWriter(self.registers, self.inputs, self.memory, level, space).write(lines, depth)
 
         lines.each(3, spaces)
-        sends = self._leave(level, totals)
-        if last and not sends:
-            lines.emit("m.sync();", 3)
-        if last:
+        self._leave(level, totals)
+        if level == self.copying_level:  # a barrier of this step is before: nobody reads the inputs of the last step
             self.reader.copy(f"step + {self.inputs.ring_steps - 1}", 3)
         if last and self.inputs.fetched:
             lines.emit("if (step + 1 < steps) {", 3)
@@ -169,9 +185,11 @@ class KernelText:
 
     def _arrive(self, level: int) -> None:
         """Until what the level reads is there; then its products."""
-        lines, ringed = self.lines, level == 0 and bool(self.inputs.ringed)
-        if ringed:
-            self.reader.arrived(self.schedule.levels, 3)
+        lines, tiles, ring_steps = self.lines, self.geometry.tiles, self.inputs.ring_steps
+        ringed = level == 0 and bool(self.inputs.ringed) and not self.waits_ahead
+        if ringed:  # behind the copies of this tile are those of other tiles and steps
+            copying = level == self.copying_level
+            self.reader.arrived((ring_steps - 1) * tiles - 1 if copying else (ring_steps - 2) * tiles, 3)
         for index, vector in enumerate(self.schedule.vectors):
             if vector.first == level and index not in self.memory.scatters:
                 lines.emit(f"V{index}::wait(m, tile, step);", 3)
@@ -183,11 +201,17 @@ class KernelText:
                 doing = "wait" if self.memory.tilings[index].scattered else "run"
                 lines.emit(f"w{index}.{doing}(m, tile, step, (int)((step * TILES + tile) & 1));", 3)
                 multiplied = True
+        if self.waits_ahead and level == self.schedule.levels - 1:
+            self._next_inputs(3)
         if multiplied or ringed:
             lines.emit("m.sync();", 3)
 
-    def _leave(self, level: int, totals: list[Total]) -> bool:
-        """Send what the level has made; returns whether there was anything."""
+    def _next_inputs(self, depth: int) -> None:
+        """Until the inputs of the next step are there, for this thread; those of later steps may be under way."""
+        self.reader.arrived((self.inputs.ring_steps - 2) * self.geometry.tiles, depth)
+
+    def _leave(self, level: int, totals: list[Total]) -> None:
+        """Send what the level has made."""
         lines = self.lines
         sent = [(i, v) for i, v in enumerate(self.schedule.vectors) if _sent_at(v) == level]
         if totals:
@@ -207,7 +231,6 @@ class KernelText:
             else:
                 sender = f"V{index}::send" if scatter is None else f"w{scatter}.send"
                 lines.emit(f"{sender}(m, tile, step);", 3)
-        return bool(sent or totals)
 
     def _combine(self, level: int) -> None:
         """The totals of a level from the parts of all blocks."""

@@ -1,6 +1,7 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
 // memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
+// SUM_SLOTS (steps of which scattered sums have memory in L2) and the word SUMS_BEFORE (steps of earlier launches in it);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -36,6 +37,8 @@ INLINE float float_of_bits(u32 v) { return __uint_as_float(v); }
 INLINE u32 bits_of_float(float v) { return __float_as_uint(v); }
 INLINE u16 to_bf16(float v) { u32 d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(0.0f), "f"(v)); return (u16)d; }
 INLINE float from_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
+INLINE u32 two_bf16(float low, float high) { u32 d; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d; }
+INLINE u32 two_f16(float low, float high) { u32 d; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d; }
 INLINE u16 to_f16(float v) { u16 d; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v)); return d; }
 INLINE float from_f16(u16 v) { float d; asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v)); return d; }
 INLINE u32 tf32(float v) { u32 d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
@@ -128,29 +131,37 @@ struct Machine {
     }
 };
 
-// ---- through L2: every 16 bytes are there when none of their four words is the mark of memory that nobody has written
+// ---- through L2: memory that is read until it has been written. All reads are under way before the first one is waited
+// for, and what is not there yet is read again.
 
-template <int N> struct Number { static const int value = N; };
 #if EXCHANGE == 2
-template <class N> INLINE void poll(const char *from, u32 to, N) {
-    constexpr int WHOLE = N::value, PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 4 ? PIECES : 4;
+INLINE bool is_unset(uint4 v) { return v.x == UNSET || v.y == UNSET || v.z == UNSET || v.w == UNSET; }
+INLINE uint4 load_gathered(const char *from) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
+}
+// a whole vector into shared memory: 16 bytes are there when none of their words is the mark of memory that nobody has written
+template <int WHOLE>
+INLINE void gather(const char *from, u32 to) {
+    constexpr int PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 8 ? PIECES : 8;
 UNROLL
     for (int first = 0; first < PIECES; first += TOGETHER) {
         uint4 v[TOGETHER];
         int spins = 0;
         bool missing;
+UNROLL
+        for (int i = 0; i < TOGETHER; i++) {
+            const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+            v[i] = o < WHOLE ? load_gathered(from + o) : make_uint4(0, 0, 0, 0);
+        }
         do {
             missing = false;
 UNROLL
-            for (int i = 0; i < TOGETHER; i++) {
-                const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
-                if (o < WHOLE)
-                    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v[i].x), "=r"(v[i].y), "=r"(v[i].z), "=r"(v[i].w) : "l"(from + o) : "memory");
-                else v[i] = make_uint4(0, 0, 0, 0);
-                missing |= v[i].x == UNSET || v[i].y == UNSET || v[i].z == UNSET || v[i].w == UNSET;
-            }
+            for (int i = 0; i < TOGETHER; i++)
+                if (is_unset(v[i])) v[i] = load_gathered(from + ((first + i) * THREADS + (int)threadIdx.x) * 16), missing = true;
             if (++spins > MOST_SPINS / 8) failed("L2");
-        } while (missing);
+        } while (__any_sync(0xffffffffu, missing));
 UNROLL
         for (int i = 0; i < TOGETHER; i++) {
             const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
@@ -244,7 +255,7 @@ UNROLL
         barrier_wait(bar, (u32)(slot >> 1) & 1);
         if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
 #elif EXCHANGE == 2
-        poll(global(m, tile, slot), m.block.base + whole(tile, slot), Number<WHOLE>());
+        gather<WHOLE>(global(m, tile, slot), m.block.base + whole(tile, slot));
         __syncthreads();
 #endif
     }
@@ -368,15 +379,18 @@ UNROLL
 // ---- products of this block's slice of a vector, for all units: each unit's block gets the sum over all blocks
 //
 // Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
-// A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type; PER_OWNER tiles belong to each block.
-// The sums of all blocks are added up by GROUPS groups of threads, each for a part of the blocks.
+// A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type: four numbers of each lane, to the same
+// lane of the owner. PER_OWNER tiles belong to each block. GROUPS groups of warps add up the sums, each those of a part of
+// the blocks. Through L2, the sums of a step are in one of SUM_SLOTS slots. A slot's steps have phase 0 and 1 in turn, which
+// is the lowest bit of every 64; memory begins with phase 1. A block writes a slot again when it has the sums of the step
+// before, which each block has sent after it had all of the slot: two slots suffice.
 
 template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int ALL = BLOCKS * PER_OWNER, MTW = (ALL + WARPS - 1) / WARPS, REST = PIECES - KEPT;
-    static const int TILE = V::KIND == F32 ? 512 : 256, WHOLE = ALL * TILE, SLOTS = EXCHANGE == 2 ? 1 : 2;
+    static const int LANE = V::KIND == F32 ? 16 : 8, TILE = 32 * LANE, WHOLE = ALL * TILE;
     u32 a[MTW][KEPT ? KEPT : 1][8];
-    METHOD static int received(int tile, long slot) { return RECEIVED + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * WHOLE; }
+    METHOD static u32 received(const Block &b, int tile, long slot) { return b.base + RECEIVED + (tile * 2 + (int)(slot & 1)) * WHOLE; }
     METHOD static u32 barrier(const Block &b, int tile, long slot) { return b.base + BARRIER + (tile * 2 + (int)(slot & 1)) * 8; }
     template <class M> METHOD static void begin(M &m) {
         m.clear(STAGED, TILES * PIECES * 512);
@@ -413,94 +427,136 @@ UNROLL
         if (V::KIND == F32) *(u32 *)to = bits_of_float(value);
         else *(u16 *)to = V::KIND == BF16 ? to_bf16(value) : to_f16(value);
     }
+    // a few tiles are multiplied and sent before the next ones: stores and products overlap
     template <class M> METHOD void send(M &m, int tile, long slot) {
-        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = lane >> 2, q = lane & 3, rank = m.block.rank;
-        float d[MTW][4], e[MTW][4];
-UNROLL
-        for (int i = 0; i < MTW; i++)
-UNROLL
-            for (int n = 0; n < 4; n++) d[i][n] = e[i][n] = 0.0f;
+        constexpr int PARTS = (MTW + 3) / 4, TOGETHER = (MTW + PARTS - 1) / PARTS;
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = lane >> 2, q = lane & 3;
         const u32 from = m.block.base + STAGED + tile * PIECES * 512 + q * 128 + ((row + 2 * q) & 7) * 16;
 UNROLL
-        for (int k = 0; k < PIECES; k++) {
-            const uint4 v = load_shared(from + k * 512);
+        for (int first = 0; first < MTW; first += TOGETHER) {
+            float d[TOGETHER][4], e[TOGETHER][4];
 UNROLL
-            for (int i = 0; i < MTW; i++) {
-                if (k < KEPT) {
-                    u32(&x)[8] = a[i][k < KEPT ? k : 0];
-                    Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[i], e[i], make_uint4(x[0], x[1], x[2], x[3]), make_uint4(x[4], x[5], x[6], x[7]), v);
-                } else {
-                    const u32 x = m.block.base + AT + ((warp * MTW + i) * REST + (k - KEPT)) * 1024 + lane * 16;
-                    Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[i], e[i], load_shared(x), load_shared(x + 512), v);
+            for (int j = 0; j < TOGETHER; j++)
+UNROLL
+                for (int n = 0; n < 4; n++) d[j][n] = e[j][n] = 0.0f;
+UNROLL
+            for (int k = 0; k < PIECES; k++) {
+                const uint4 v = load_shared(from + k * 512);
+UNROLL
+                for (int j = 0; j < TOGETHER; j++) {
+                    const int i = first + j;
+                    if (i >= MTW) continue;
+                    if (k < KEPT) {
+                        u32(&x)[8] = a[i < MTW ? i : 0][k < KEPT ? k : 0];
+                        Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[j], e[j], make_uint4(x[0], x[1], x[2], x[3]), make_uint4(x[4], x[5], x[6], x[7]), v);
+                    } else {
+                        const u32 x = m.block.base + AT + ((warp * MTW + i) * REST + (k - KEPT)) * 1024 + lane * 16;
+                        Multiply<W, V, 1, 1, 1, 1, 1, 0, 0, 0>::piece(d[j], e[j], load_shared(x), load_shared(x + 512), v);
+                    }
                 }
             }
-        }
 UNROLL
-        for (int i = 0; i < MTW; i++) {
-            const int t = warp * MTW + i, owner = t / PER_OWNER;
-            if (ALL % WARPS && owner >= BLOCKS) continue;
-            u32 v[4];
+            for (int j = 0; j < TOGETHER; j++) {
+                const int t = warp * MTW + first + j;
+                if (first + j >= MTW || ALL % WARPS && t >= ALL) continue;
+                float s[4];
 UNROLL
-            for (int n = 0; n < 4; n++) {
-                const float s = d[i][n] + e[i][n];
-                v[n] = s != s ? 0x7fffffffu : bits_of_float(s);
+                for (int n = 0; n < 4; n++) s[n] = d[j][n] + e[j][n];
+                send_tile(m, t / PER_OWNER, t % PER_OWNER, tile, slot, s);
             }
-            if (V::KIND != F32) {
-                v[0] = pair(float_of_bits(v[0]), float_of_bits(v[1]));
-                v[1] = pair(float_of_bits(v[2]), float_of_bits(v[3]));
-            }
-            const int offset = (rank * PER_OWNER + t % PER_OWNER) * TILE + lane * (TILE / 32);
-#if EXCHANGE == 0
-            char *to = m.block.shared + received(tile, slot) + offset;
-            if (V::KIND == F32) *(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
-            else *(uint2 *)to = make_uint2(v[0], v[1]);
-#elif EXCHANGE == 1
-            const u32 to = in_block(m.block.base + received(tile, slot), owner) + offset, bar = in_block(barrier(m.block, tile, slot), owner);
-            if (V::KIND == F32)
-                asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "r"(bar) : "memory");
-            else
-                asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(bar) : "memory");
-#else
-            char *to = global(m, owner, tile, slot) + offset;
-            if (V::KIND == F32)
-                asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-            else
-                asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(to), "r"(v[0]), "r"(v[1]) : "memory");
-#endif
         }
     }
-    METHOD static u32 pair(float low, float high) { return (u32)(V::KIND == BF16 ? to_bf16(low) : to_f16(low)) | (u32)(V::KIND == BF16 ? to_bf16(high) : to_f16(high)) << 16; }
-    template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
-        return (char *)m.given.word[WORD] + (((slot * (long)m.given.word[3] + m.block.group) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
-    }
-    // until the sums of all blocks have arrived; they are then added up
-    template <class M> METHOD void wait(M &m, int tile, long slot, int half) {
+    template <class M> METHOD static void send_tile(M &m, int owner, int of_owner, int tile, long slot, const float (&s)[4]) {
+        const int offset = (m.block.rank * PER_OWNER + of_owner) * TILE + ((int)threadIdx.x & 31) * LANE;
+        uint4 v = make_uint4(bits_of_float(s[0]), bits_of_float(s[1]), bits_of_float(s[2]), bits_of_float(s[3]));
+        if (V::KIND != F32) v.x = pair(s[0], s[1]), v.y = pair(s[2], s[3]);
 #if EXCHANGE == 1
-        const u32 bar = barrier(m.block, tile, slot);
+        const u32 to = in_block(received(m.block, tile, slot), owner) + offset, bar = in_block(barrier(m.block, tile, slot), owner);
+        if (V::KIND == F32)
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar) : "memory");
+        else
+            asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(v.x), "r"(v.y), "r"(bar) : "memory");
+#elif EXCHANGE == 2
+        const u32 phase = phase_of(m, slot);
+        const u64 low = with_phase(v.x, phase) | (u64)v.y << 32, high = with_phase(v.z, phase) | (u64)v.w << 32;
+        char *to = global(m, owner, tile, slot) + offset;
+        if (V::KIND == F32) asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(low), "l"(high) : "memory");
+        else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(low) : "memory");
+#endif
+    }
+    METHOD static u32 pair(float low, float high) { return V::KIND == BF16 ? two_bf16(low, high) : two_f16(low, high); }
+    template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
+        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
+    }
+    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
+    // four numbers of a lane; 16-bit ones are in the first two words
+    METHOD static uint4 load_sums(u32 from) {
+        if (V::KIND == F32) return load_shared(from);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+        return v;
+    }
+    METHOD static uint4 load_sums(const char *from) {
+        u64 low, high = 0;
+        if (V::KIND == F32) asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+        else asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(low) : "l"(from) : "memory");
+        return make_uint4((u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32));
+    }
+    METHOD static bool has_phase(uint4 v, u32 phase) { return (v.x & 1) == phase && (V::KIND != F32 || (v.z & 1) == phase); }
+    // until the sums of all blocks have arrived, and are added up in the order of the blocks
+    template <class M> METHOD void wait(M &m, int tile, long slot, int half) {
+        constexpr int EACH = BLOCKS / GROUPS, MOST = V::KIND == F32 ? 8 : 16, PARTS = (EACH + MOST - 1) / MOST, TOGETHER = (EACH + PARTS - 1) / PARTS;
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#if EXCHANGE == 1
+        const u32 bar = barrier(m.block, tile, slot), from = received(m.block, tile, slot) + lane * LANE;
         barrier_wait(bar, (u32)(slot >> 1) & 1);
         if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
-#elif EXCHANGE == 2
-        poll(global(m, m.block.rank, tile, slot), m.block.base + received(tile, slot), Number<WHOLE>());
-        __syncthreads();
+#else
+        const char *from = global(m, m.block.rank, tile, slot) + lane * LANE;
+        const u32 phase = phase_of(m, slot);
 #endif
-        const char *from = m.block.shared + received(tile, slot);
-        float *sums = (float *)(m.block.shared + SUMS) + half * GROUPS * 8 * PITCH;
-        constexpr int WORDS_OF_TILE = TILE / 4, COUNT = PER_OWNER * WORDS_OF_TILE, EACH = BLOCKS / GROUPS;
-        for (int j = threadIdx.x; j < COUNT * GROUPS; j += THREADS) {
-            const int i = j % COUNT, group = j / COUNT;
-            float x = 0.0f, y = 0.0f;
 UNROLL
-            for (int source = 0; source < EACH; source++) {
-                const u32 v = *(const u32 *)(from + ((group * EACH + source) * COUNT + i) * 4);
-                if (V::KIND == F32) x += float_of_bits(v);
-                else x += V::KIND == BF16 ? from_bf16((u16)v) : from_f16((u16)v), y += V::KIND == BF16 ? from_bf16((u16)(v >> 16)) : from_f16((u16)(v >> 16));
+        for (int part = 0; part < PER_OWNER * GROUPS; part += WARPS) {
+            const int own = (part + warp) % PER_OWNER, group = (part + warp) / PER_OWNER;
+            if (group >= GROUPS) continue;
+            float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+UNROLL
+            for (int first = 0; first < EACH; first += TOGETHER) {
+                uint4 v[TOGETHER];
+UNROLL
+                for (int i = 0; i < TOGETHER; i++)
+                    if (first + i < EACH) v[i] = load_sums(from + ((group * EACH + first + i) * PER_OWNER + own) * TILE);
+#if EXCHANGE == 2
+                int spins = 0;
+                bool missing;
+                do {
+                    missing = false;
+UNROLL
+                    for (int i = 0; i < TOGETHER; i++)
+                        if (first + i < EACH && !has_phase(v[i], phase))
+                            v[i] = load_sums(from + ((group * EACH + first + i) * PER_OWNER + own) * TILE), missing = true;
+                    if (++spins > MOST_SPINS / 8) failed("L2");
+                } while (__any_sync(0xffffffffu, missing));
+UNROLL
+                for (int i = 0; i < TOGETHER; i++)
+                    if (first + i < EACH) v[i].x = without_phase(v[i].x), v[i].z = without_phase(v[i].z);
+#endif
+UNROLL
+                for (int i = 0; i < TOGETHER; i++)
+                    if (first + i < EACH) {
+                        s[0] += V::KIND == F32 ? float_of_bits(v[i].x) : from_16(v[i].x);
+                        s[1] += V::KIND == F32 ? float_of_bits(v[i].y) : from_16(v[i].x >> 16);
+                        s[2] += V::KIND == F32 ? float_of_bits(v[i].z) : from_16(v[i].y);
+                        s[3] += V::KIND == F32 ? float_of_bits(v[i].w) : from_16(v[i].y >> 16);
+                    }
             }
-            const int in = i % WORDS_OF_TILE, number = V::KIND == F32 ? in & 3 : (in & 1) * 2, lane = V::KIND == F32 ? in >> 2 : in >> 1;
-            const int unit = i / WORDS_OF_TILE * 16 + (lane >> 2) + (number >> 1) * 8, row = group * 8 + 2 * (lane & 3) + (number & 1);
-            sums[row * PITCH + unit] = x;
-            if (V::KIND != F32) sums[(row + 1) * PITCH + unit] = y;
+            float *to = (float *)(m.block.shared + SUMS) + ((half * GROUPS + group) * 8 + 2 * (lane & 3)) * PITCH + own * 16 + (lane >> 2);
+UNROLL
+            for (int n = 0; n < 4; n++) to[(n & 1) * PITCH + (n >> 1) * 8] = s[n];
         }
     }
+    METHOD static float from_16(u32 v) { return V::KIND == BF16 ? from_bf16((u16)v) : from_f16((u16)v); }
     METHOD static float sum(const Block &b, int half, int row, int at) {
         const float *from = (const float *)(b.shared + SUMS) + (half * GROUPS * 8 + row) * PITCH + at;
         float s = 0.0f;

@@ -62,3 +62,8 @@ INLINE float joined(int operation, float a, float b) {
 INLINE float neutral(int operation) {
     return operation == SUM || operation == ANY ? 0.0f : operation == PROD || operation == ALL ? 1.0f : operation == AMAX ? -INFINITE : INFINITE;
 }
+
+// scattered sums through L2: the lowest bit of a word is the phase of its step. What else the word holds is rounded to the
+// nearest number without this bit, and half way to the one whose last bit is 1: NaN remains NaN, infinity infinity
+INLINE u32 with_phase(u32 v, u32 phase) { return (v & ~1u) | (v & 1) << 1 | phase; }
+INLINE u32 without_phase(u32 v) { return v & ~1u; }

@@ -145,7 +145,7 @@ struct Multiply {
 
 template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
-    static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, WHOLE = BLOCKS * UNITS * 8 * (16 / V::PER), SLOTS = EXCHANGE == 2 ? 1 : 2;
+    static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, SIZE = 16 / V::PER, SENT = UNITS * 8 * SIZE, WHOLE = BLOCKS * SENT;
     template <class M> static void begin(M &m) {
         for (Block &b : m.blocks) memset(b.shared + STAGED, 0, TILES * PIECES * 512);
     }
@@ -158,47 +158,75 @@ struct Scatter {
                     values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
                 }
     }
-    static float rounded(float v) { return V::KIND == F32 ? v : V::KIND == BF16 ? from_bf16(to_bf16(v)) : from_f16(to_f16(v)); }
     static void stage(const Block &b, int tile, long, int row, int index, float value) {
+        char *to = b.shared + STAGED + tile * PIECES * 512 + V::place(0, index, row);
         const u32 bits = V::KIND == F32 ? bits_of_float(value) : V::KIND == BF16 ? to_bf16(value) : to_f16(value);
-        memcpy(b.shared + STAGED + tile * PIECES * 512 + V::place(0, index, row), &bits, 16 / V::PER);
+        memcpy(to, &bits, 16 / V::PER);
     }
-    static char *received(const Block &b, int tile, long slot, int source, int unit, int row) {
-        const int size = 16 / V::PER;
-        return b.shared + RECEIVED + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * WHOLE + ((source * UNITS + unit) * 8 + row) * size;
+    // where a number is in what a block sends to another one: four numbers of each lane of a warp
+    static int place(int unit, int row) {
+        const int lane = unit % 8 * 4 + row / 2, number = row % 2 + unit % 16 / 8 * 2;
+        return ((unit / 16 * 32 + lane) * 4 + number) * SIZE;
     }
+    template <class M> static char *received(M &m, const Block &to, int tile, long slot) {
+        if (EXCHANGE != 2) return to.shared + RECEIVED + (tile * 2 + (int)(slot & 1)) * WHOLE;
+        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
+    }
+    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
     template <class M> void send(M &m, int tile, long slot) {
-        for (Block &b : m.blocks)
-            for (int row = 0; row < 8; row++) {
-                float v[LONG];
+        std::vector<float> v(8 * LONG);
+        char sums[SENT];
+        for (Block &b : m.blocks) {
+            for (int row = 0; row < 8; row++)
                 for (int k = 0; k < LONG; k++) {
                     u32 bits = 0;
-                    memcpy(&bits, b.shared + STAGED + tile * PIECES * 512 + V::place(0, k, row), 16 / V::PER);
-                    v[k] = V::KIND == F32 ? (EXACT ? float_of_bits(bits) : tf32(float_of_bits(bits))) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
+                    memcpy(&bits, b.shared + STAGED + tile * PIECES * 512 + V::place(0, k, row), SIZE);
+                    v[row * LONG + k] = V::KIND == F32 ? (EXACT ? float_of_bits(bits) : tf32(float_of_bits(bits))) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
                 }
-                for (Block &to : m.blocks)
-                    for (int unit = 0; unit < UNITS && to.group == b.group; unit++) {
+            for (Block &to : m.blocks) {
+                if (to.group != b.group) continue;
+                for (int row = 0; row < 8; row++)
+                    for (int unit = 0; unit < UNITS; unit++) {
                         const float *w = values.data() + (((long)(to.head * BLOCKS + to.rank) * UNITS + unit) * BLOCKS + b.rank) * LONG;
                         float s = 0.0f;
-                        for (int k = 0; k < LONG; k++) s += w[k] * v[k];
+                        for (int k = 0; k < LONG; k++) s += w[k] * v[row * LONG + k];
                         const u32 bits = V::KIND == F32 ? bits_of_float(s) : V::KIND == BF16 ? to_bf16(s) : to_f16(s);
-                        memcpy(received(to, tile, slot, b.rank, unit, row), &bits, 16 / V::PER);
+                        memcpy(sums + place(unit, row), &bits, SIZE);
                     }
+                for (int at = 0; EXCHANGE == 2 && at < SENT; at += 8) {
+                    u32 word;
+                    memcpy(&word, sums + at, 4);
+                    word = with_phase(word, phase_of(m, slot));
+                    memcpy(sums + at, &word, 4);
+                }
+                memcpy(received(m, to, tile, slot) + b.rank * SENT, sums, SENT);
             }
+        }
     }
+    // where words have the phase of another step, which a GPU would wait for, sums are NaN
     template <class M> void wait(M &m, int tile, long slot, int half) {
-        for (Block &b : m.blocks)
+        std::vector<char> sums(WHOLE);
+        for (Block &b : m.blocks) {
+            memcpy(sums.data(), received(m, b, tile, slot), WHOLE);
+            for (int at = 0; EXCHANGE == 2 && at < WHOLE; at += 8) {
+                u32 word;
+                memcpy(&word, &sums[at], 4);
+                word = (word & 1) == phase_of(m, slot) ? without_phase(word) : 0x7fffffff;
+                memcpy(&sums[at], &word, 4);
+            }
             for (int unit = 0; unit < UNITS; unit++)
                 for (int row = 0; row < 8; row++) {
                     float s = 0.0f;
                     for (int source = 0; source < BLOCKS; source++) {
                         u32 bits = 0;
-                        memcpy(&bits, received(b, tile, slot, source, unit, row), 16 / V::PER);
+                        memcpy(&bits, &sums[source * SENT + place(unit, row)], SIZE);
                         s += V::KIND == F32 ? float_of_bits(bits) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
                     }
                     ((float *)(b.shared + SUMS))[(half * GROUPS * 8 + row) * PITCH + unit] = s;
                     for (int group = 1; group < GROUPS; group++) ((float *)(b.shared + SUMS))[((half * GROUPS + group) * 8 + row) * PITCH + unit] = 0.0f;
                 }
+        }
     }
     static float sum(const Block &b, int half, int row, int at) {
         const float *from = (const float *)(b.shared + SUMS) + (half * GROUPS * 8 + row) * PITCH + at;

@@ -247,11 +247,8 @@ class InputWriter:
         lines.emit("}", depth)
         lines.emit("m.copied();", depth)
 
-    def arrived(self, levels: int, depth: int) -> None:
-        """Until this step's stage of the ring is there, for this thread."""
-        steps, tiles = self.inputs.ring_steps, self.geometry.tiles
-        # groups of copies that follow this step's; with several levels all of a step are copied behind the last one
-        later = (steps - 1) * tiles - 1 if levels == 1 else (steps - 2) * tiles
+    def arrived(self, later: int, depth: int) -> None:
+        """Until all but the last `later` groups of copies are there, for this thread."""
         self.lines.emit(f"m.template arrived<{later}>();", depth)
 
     def advance(self, place: str, depth: int) -> None:

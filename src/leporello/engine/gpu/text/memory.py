@@ -17,6 +17,7 @@ from leporello.engine.gpu.division.schedule import Schedule, Total
 from leporello.engine.gpu.text.words import Words
 from leporello.errors import EngineRefusal
 
+SUM_SLOTS = 2  # steps of which scattered sums have memory in L2 (device.cuh)
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
@@ -26,7 +27,7 @@ class Memory(Words):
     vector_types     of the vectors of the schedule, then of those of totals, as C++
     multiply_types   of the multiplications
     scatters         vectors that are not gathered, with the multiplication that sends sums instead
-    slice_bytes      of each vector, for one tile of all blocks of a group
+    slice_bytes      of each vector, for one tile of all blocks of a group, and one step
     reduced          where the parts of each total are
     ring_begin       where the ring of inputs is
     totals_begin     where the totals are
@@ -42,6 +43,7 @@ class Memory(Words):
         super().__init__(schedule)
         for index in range(len(schedule.vectors) + len(self.totals_at)):
             self.add_word(("vector", index))
+        self.add_word(("sums before", 0))
         at = self._lay_out_vectors()
         at = self._lay_out_multiplications(at)
         self.reduced: dict[int, int] = {}
@@ -98,8 +100,9 @@ class Memory(Words):
             vector = self.schedule.vectors.index(one.vector)
             rest, at = at, at + tiling.rest_bytes(geometry)
             if tiling.scattered:
-                received = at + tiles * tiling.pieces * 4 * CHUNK_BYTES
-                sums = received + tiles * self._slots * self.slice_bytes[vector] // geometry.blocks
+                sums = received = at + tiles * tiling.pieces * 4 * CHUNK_BYTES
+                if geometry.exchange == "cluster":
+                    sums += 2 * tiles * self.slice_bytes[vector] // geometry.blocks
                 form = f"{tiling.tiles16}, {tiling.pieces}, {tiling.kept}, {rest}, {at}, {received}"
                 form += f", {vector * tiles * 16}, {self.words['vector', vector]}"
                 self.multiply_types.append(
@@ -111,6 +114,19 @@ class Memory(Words):
                 self.multiply_types.append(f"Multiply<W{index}, V{vector}, {form}, {rest}, {at}, {tiling.pitch}>")
                 at += tiling.sum_bytes
         return at
+
+    def exchange_bytes(self, steps: int, groups: int, groups_at_once: int) -> list[int]:
+        """Of global memory for each vector that is exchanged through L2, filled with ones before a call.
+
+        Vectors that are gathered have memory for all steps, scattered sums for two steps of one launch.
+        """
+        if self.geometry.exchange != "grid":
+            return [0] * len(self.slice_bytes)
+        every, some = steps * groups, SUM_SLOTS * min(groups, groups_at_once)
+        return [
+            (some if index in self.scatters else every) * self.geometry.tiles * size
+            for index, size in enumerate(self.slice_bytes)
+        ]
 
     # ---- texts
 

@@ -1,4 +1,4 @@
-"""Scattered sums through L2: two slots of memory, and the phase of a step in the lowest bit of every 64."""
+"""Scattered sums and vectors of float32 through L2: two slots, and the phase of a step in the lowest bit of every 64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import leporello as lp
 from leporello.engine.gpu.division.geometry import Geometry
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.text.cuda_emitter import FUNCTIONS_PLACE, KernelText, library_text
-from leporello.engine.gpu.text.memory import SUM_SLOTS
+from leporello.engine.gpu.text.memory import GATHER_SLOTS, SUM_SLOTS
 from tests.engine.gpu.kernels import kernels_of
 from tests.gpu_on_host import SHAPES, compiled, library
 from tests.nets.twins import thoroughly
@@ -82,24 +82,16 @@ def test_memory_does_not_grow_with_the_length() -> None:
             assert for_steps[0] == for_steps[1] == [SUM_SLOTS * 2 * 9 * 16 * 8 * 2]
         else:
             assert [1000 * size for size in for_steps[0]] == for_steps[1]
+    (forward,) = (k for k in kernels_of(lp.LSTM(16, HIDDEN), 16, torch.float32) if not k.reverse)
+    memory = KernelText(schedule_of(forward), SHAPES[GRID]).memory  # 48 numbers of 8 rows, in 4 bytes
+    assert memory.exchange_bytes(1000, 5, 2) == [GATHER_SLOTS * 5 * 48 * 8 * 4]
     clusters = KernelText(schedule_of(kernel), Geometry("cluster", 4, 2, 64)).memory
     assert clusters.exchange_bytes(7, 5, 5) == [0]
 
 
 def test_phases_leave_numbers_alone() -> None:
     """Every number of 16 bits: NaN and infinity remain, others are rounded, upwards as often as downwards."""
-    names = (
-        "BLOCKS",
-        "TILES",
-        "HEADS",
-        "THREADS",
-        "WORDS",
-        "EXCHANGE",
-        "EXACT",
-        "ACCURATE",
-        "SUM_SLOTS",
-        "SUMS_BEFORE",
-    )
+    names = "BLOCKS TILES HEADS THREADS WORDS EXCHANGE EXACT ACCURATE SUM_SLOTS GATHER_SLOTS SUMS_BEFORE".split()
     text = "\n".join(f"#define {name} 1" for name in names)
     text += "\n" + library_text("host.h").replace(FUNCTIONS_PLACE, library_text("functions.cuh"))
     text += '\nextern "C" u32 sent(u32 word, u32 phase) { return with_phase(word, phase); }'

@@ -1,7 +1,8 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
 // memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
-// SUM_SLOTS (steps of which scattered sums have memory in L2) and the word SUMS_BEFORE (steps of earlier launches in it);
+// SUM_SLOTS and GATHER_SLOTS (steps of which scattered sums and vectors of float32 have memory in L2) and the word SUMS_BEFORE
+// (steps of earlier launches in that of sums);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -141,9 +142,19 @@ INLINE uint4 load_gathered(const char *from) {
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
     return v;
 }
-// a whole vector into shared memory: 16 bytes are there when none of their words is the mark of memory that nobody has written
-template <int WHOLE>
-INLINE void gather(const char *from, u32 to) {
+INLINE uint4 load_two(const char *from) {
+    u64 low, high;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+    return make_uint4((u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32));
+}
+INLINE void store_two(char *to, uint4 v) {
+    const u64 low = v.x | (u64)v.y << 32, high = v.z | (u64)v.w << 32;
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(low), "l"(high) : "memory");
+}
+// a whole vector into shared memory. PHASED: 64 bits are there when their lowest bit is the phase; else 16 bytes are there
+// when none of their words is the mark of memory that nobody has written
+template <int WHOLE, bool PHASED>
+INLINE void gather(const char *from, u32 to, u32 phase) {
     constexpr int PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 8 ? PIECES : 8;
 UNROLL
     for (int first = 0; first < PIECES; first += TOGETHER) {
@@ -153,18 +164,22 @@ UNROLL
 UNROLL
         for (int i = 0; i < TOGETHER; i++) {
             const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
-            v[i] = o < WHOLE ? load_gathered(from + o) : make_uint4(0, 0, 0, 0);
+            v[i] = o >= WHOLE ? make_uint4(phase, 0, phase, 0) : PHASED ? load_two(from + o) : load_gathered(from + o);
         }
         do {
             missing = false;
 UNROLL
             for (int i = 0; i < TOGETHER; i++)
-                if (is_unset(v[i])) v[i] = load_gathered(from + ((first + i) * THREADS + (int)threadIdx.x) * 16), missing = true;
+                if (PHASED ? (v[i].x & 1) != phase || (v[i].z & 1) != phase : is_unset(v[i])) {
+                    const char *again = from + ((first + i) * THREADS + (int)threadIdx.x) * 16;
+                    v[i] = PHASED ? load_two(again) : load_gathered(again), missing = true;
+                }
             if (++spins > MOST_SPINS / 8) failed("L2");
         } while (__any_sync(0xffffffffu, missing));
 UNROLL
         for (int i = 0; i < TOGETHER; i++) {
             const int o = ((first + i) * THREADS + (int)threadIdx.x) * 16;
+            if (PHASED) v[i].x = without_phase(v[i].x), v[i].z = without_phase(v[i].z);
             if (o < WHOLE) store_shared(to + o, v[i]);
         }
     }
@@ -176,6 +191,9 @@ UNROLL
 // A chunk is 16 bytes of each of 8 rows: 8 elements of 16 bits or 4 of 32. A block's slice is CHUNKS chunks; the whole is
 // the slices in the order of the blocks. The rows of a chunk are rotated, so that a warp that reads four chunks of eight
 // rows meets every bank of shared memory once.
+//
+// Through L2, vectors of float32 have two slots in memory, as scattered sums do, and the phase of a step in the lowest bit
+// of every second number; in 16 bits each bit counts, and there is memory for all steps.
 
 enum { F16, BF16, F32 };
 
@@ -183,6 +201,7 @@ template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int W
 struct Vector {
     static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
     static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
+    static const bool PHASED = TYPE == F32;
     METHOD static int whole(int tile, long slot) { return AT + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * ROOM; }
     METHOD static int place(int rank, int index, int row) {
         const int chunk = index / PER, all = rank * CHUNKS + chunk;
@@ -240,14 +259,21 @@ UNROLL
 #elif EXCHANGE == 2
         char *to = global(m, tile, slot) + b.rank * SLICE;
         for (int o = threadIdx.x * 16; o < SLICE; o += THREADS * 16) {
-            const uint4 v = load_shared(b.base + STAGED + tile * SLICE + o);
+            uint4 v = load_shared(b.base + STAGED + tile * SLICE + o);
+            if (PHASED) {
+                v.x = with_phase(v.x, phase_of(slot)), v.z = with_phase(v.z, phase_of(slot));
+                store_two(to + o, v);
+                continue;
+            }
             asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to + o), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
         }
 #endif
     }
     template <class M> METHOD static char *global(M &m, int tile, long slot) {
-        return (char *)m.given.word[WORD] + ((slot * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
+        const long at = PHASED ? slot % GATHER_SLOTS : slot;
+        return (char *)m.given.word[WORD] + ((at * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
     }
+    METHOD static u32 phase_of(long slot) { return (u32)(slot / GATHER_SLOTS & 1); }
     // until all slices have arrived
     template <class M> METHOD static void wait(M &m, int tile, long slot) {
 #if EXCHANGE == 1
@@ -255,7 +281,7 @@ UNROLL
         barrier_wait(bar, (u32)(slot >> 1) & 1);
         if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
 #elif EXCHANGE == 2
-        gather<WHOLE>(global(m, tile, slot), m.block.base + whole(tile, slot));
+        gather<WHOLE, PHASED>(global(m, tile, slot), m.block.base + whole(tile, slot), phase_of(slot));
         __syncthreads();
 #endif
     }
@@ -478,10 +504,10 @@ UNROLL
             asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(v.x), "r"(v.y), "r"(bar) : "memory");
 #elif EXCHANGE == 2
         const u32 phase = phase_of(m, slot);
-        const u64 low = with_phase(v.x, phase) | (u64)v.y << 32, high = with_phase(v.z, phase) | (u64)v.w << 32;
         char *to = global(m, owner, tile, slot) + offset;
-        if (V::KIND == F32) asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(low), "l"(high) : "memory");
-        else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(low) : "memory");
+        v.x = with_phase(v.x, phase), v.z = with_phase(v.z, phase);
+        if (V::KIND == F32) store_two(to, v);
+        else asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(v.x | (u64)v.y << 32) : "memory");
 #endif
     }
     METHOD static u32 pair(float low, float high) { return V::KIND == BF16 ? two_bf16(low, high) : two_f16(low, high); }
@@ -498,10 +524,10 @@ UNROLL
         return v;
     }
     METHOD static uint4 load_sums(const char *from) {
-        u64 low, high = 0;
-        if (V::KIND == F32) asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
-        else asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(low) : "l"(from) : "memory");
-        return make_uint4((u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32));
+        u64 low;
+        if (V::KIND == F32) return load_two(from);
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(low) : "l"(from) : "memory");
+        return make_uint4((u32)low, (u32)(low >> 32), 0, 0);
     }
     METHOD static bool has_phase(uint4 v, u32 phase) { return (v.x & 1) == phase && (V::KIND != F32 || (v.z & 1) == phase); }
     // until the sums of all blocks have arrived, and are added up in the order of the blocks

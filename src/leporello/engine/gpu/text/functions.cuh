@@ -5,6 +5,23 @@
 INLINE float exp_f(float x) { return ex2(1.4426950408889634f * x); }
 INLINE float sigmoid_f(float x) { return rcp(1.0f + ex2(-1.4426950408889634f * x)); }
 INLINE float tanh_f(float x) { return fmaf(-2.0f, rcp(1.0f + ex2(2.8853900817779268f * x)), 1.0f); }
+#elif defined(__CUDA_ARCH__)
+// 2 ** (x * rate): what rounding of the product has lost is made good, as it counts |x| times as much
+INLINE float power_of_two(float x, float rate, float rest) {
+    const float near = fminf(fmaxf(x, -100.0f), 100.0f), p = near * rate, lost = fmaf(near, rest, fmaf(near, rate, -p));
+    return ex2(x * rate) * fmaf(0.69314718f, lost, 1.0f);
+}
+INLINE float exp_f(float x) { return expf(x); }
+INLINE float sigmoid_f(float x) { return rcp(1.0f + power_of_two(x, -1.44269504f, -1.92596303e-8f)); }
+// near zero the series of the function, elsewhere the quotient
+INLINE float tanh_f(float x) {
+    const float far = fmaf(-2.0f, rcp(1.0f + power_of_two(x, 2.88539008f, 3.85192606e-8f)), 1.0f), y = x * x;
+    float s = fmaf(y, -6.2824814e-3f, 2.1077765e-2f);
+    s = fmaf(s, y, -5.3853858e-2f);
+    s = fmaf(s, y, 1.3332602e-1f);
+    s = fmaf(s, y, -3.3333319e-1f);
+    return fabsf(x) < 0.55f ? fmaf(s * y, x, x) : far;
+}
 #else
 INLINE float exp_f(float x) { return expf(x); }
 INLINE float sigmoid_f(float x) { return 1.0f / (1.0f + expf(-x)); }

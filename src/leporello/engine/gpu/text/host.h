@@ -70,10 +70,23 @@ struct Machine {
 
 enum { F16, BF16, F32 };
 
+// Through L2: a copy in which every second word, which has the phase of a step, is changed. Where it has the phase of another
+// step, which a GPU would wait for, it becomes NaN.
+template <class F> void marked(char *to, const char *from, int bytes, F change) {
+    for (int at = 0; at < bytes; at += 8) {
+        u32 words[2];
+        memcpy(words, from + at, 8);
+        words[0] = change(words[0]);
+        memcpy(to + at, words, 8);
+    }
+}
+INLINE u32 checked(u32 v, u32 phase) { return (v & 1) == phase ? without_phase(v) : 0x7fffffff; }
+
 template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD>
 struct Vector {
     static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
     static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
+    static const bool PHASED = EXCHANGE == 2 && TYPE == F32;
     static int whole(int tile, long slot) { return AT + (tile * SLOTS + (SLOTS == 2 ? (int)(slot & 1) : 0)) * ROOM; }
     static int place(int rank, int index, int row) {
         const int chunk = index / PER, all = rank * CHUNKS + chunk;
@@ -98,11 +111,22 @@ struct Vector {
     }
     template <class M> static void send(M &m, int tile, long slot) {
         if (!EXCHANGE) return;
-        for (Block &from : m.blocks)
-            for (Block &to : m.blocks)
-                if (from.group == to.group) memcpy(to.shared + whole(tile, slot) + from.rank * SLICE, from.shared + STAGED + tile * SLICE, SLICE);
+        for (Block &from : m.blocks) {
+            const char *staged = from.shared + STAGED + tile * SLICE;
+            if (PHASED) marked(memory(m, from, tile, slot) + from.rank * SLICE, staged, SLICE, [&](u32 v) { return with_phase(v, phase_of(slot)); });
+            else
+                for (Block &to : m.blocks)
+                    if (from.group == to.group) memcpy(to.shared + whole(tile, slot) + from.rank * SLICE, staged, SLICE);
+        }
     }
-    template <class M> static void wait(M &, int, long) {}
+    template <class M> static void wait(M &m, int tile, long slot) {
+        for (Block &b : m.blocks)
+            if (PHASED) marked(b.shared + whole(tile, slot), memory(m, b, tile, slot), WHOLE, [&](u32 v) { return checked(v, phase_of(slot)); });
+    }
+    template <class M> static char *memory(M &m, const Block &b, int tile, long slot) {
+        return (char *)m.given.word[WORD] + ((slot % GATHER_SLOTS * (long)m.given.word[3] + b.group) * TILES + tile) * (long)WHOLE;
+    }
+    static u32 phase_of(long slot) { return (u32)(slot / GATHER_SLOTS & 1); }
 };
 
 template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
@@ -194,27 +218,17 @@ struct Scatter {
                         const u32 bits = V::KIND == F32 ? bits_of_float(s) : V::KIND == BF16 ? to_bf16(s) : to_f16(s);
                         memcpy(sums + place(unit, row), &bits, SIZE);
                     }
-                for (int at = 0; EXCHANGE == 2 && at < SENT; at += 8) {
-                    u32 word;
-                    memcpy(&word, sums + at, 4);
-                    word = with_phase(word, phase_of(m, slot));
-                    memcpy(sums + at, &word, 4);
-                }
-                memcpy(received(m, to, tile, slot) + b.rank * SENT, sums, SENT);
+                char *there = received(m, to, tile, slot) + b.rank * SENT;
+                if (EXCHANGE == 2) marked(there, sums, SENT, [&](u32 v) { return with_phase(v, phase_of(m, slot)); });
+                else memcpy(there, sums, SENT);
             }
         }
     }
-    // where words have the phase of another step, which a GPU would wait for, sums are NaN
     template <class M> void wait(M &m, int tile, long slot, int half) {
         std::vector<char> sums(WHOLE);
         for (Block &b : m.blocks) {
-            memcpy(sums.data(), received(m, b, tile, slot), WHOLE);
-            for (int at = 0; EXCHANGE == 2 && at < WHOLE; at += 8) {
-                u32 word;
-                memcpy(&word, &sums[at], 4);
-                word = (word & 1) == phase_of(m, slot) ? without_phase(word) : 0x7fffffff;
-                memcpy(&sums[at], &word, 4);
-            }
+            if (EXCHANGE == 2) marked(sums.data(), received(m, b, tile, slot), WHOLE, [&](u32 v) { return checked(v, phase_of(m, slot)); });
+            else memcpy(sums.data(), received(m, b, tile, slot), WHOLE);
             for (int unit = 0; unit < UNITS; unit++)
                 for (int row = 0; row < 8; row++) {
                     float s = 0.0f;

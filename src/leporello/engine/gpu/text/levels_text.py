@@ -76,6 +76,9 @@ class LevelsText:
             "EXCHANGE": EXCHANGES.index("block"),
             "EXACT": 1,
             "SHARED": 0,
+            "SUM_SLOTS": 1,
+            "GATHER_SLOTS": 1,
+            "SUMS_BEFORE": 0,
             **defined,
         }
         lines = [f"/* {self.kernel.name}, {'backwards' if self.kernel.reverse else 'forwards'} in time */"]

@@ -18,6 +18,7 @@ from leporello.engine.gpu.text.words import Words
 from leporello.errors import EngineRefusal
 
 SUM_SLOTS = 2  # steps of which scattered sums have memory in L2 (device.cuh)
+GATHER_SLOTS = 2  # and vectors of float32
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
@@ -118,15 +119,19 @@ class Memory(Words):
     def exchange_bytes(self, steps: int, groups: int, groups_at_once: int) -> list[int]:
         """Of global memory for each vector that is exchanged through L2, filled with ones before a call.
 
-        Vectors that are gathered have memory for all steps, scattered sums for two steps of one launch.
+        Vectors of 16 bits that are gathered have memory for all steps, those of float32 for two; scattered sums for two
+        steps of one launch.
         """
         if self.geometry.exchange != "grid":
             return [0] * len(self.slice_bytes)
-        every, some = steps * groups, SUM_SLOTS * min(groups, groups_at_once)
-        return [
-            (some if index in self.scatters else every) * self.geometry.tiles * size
-            for index, size in enumerate(self.slice_bytes)
-        ]
+        found = []
+        for index, (kind, size) in enumerate(zip(self.vector_types, self.slice_bytes, strict=True)):
+            if index in self.scatters:
+                slots = SUM_SLOTS * min(groups, groups_at_once)
+            else:
+                slots = groups * (GATHER_SLOTS if kind.startswith("Vector<F32") else steps)
+            found.append(slots * self.geometry.tiles * size)
+        return found
 
     # ---- texts
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.engine.gpu.division.geometry import LEVELS
-from leporello.engine.gpu.graphs import captured_sweeps, recordings
+from leporello.engine.gpu.graphs import captured_sweeps, recordings, sweep_recording
 from leporello.engine.gpu.graphs.captured_sweeps import CapturedSweep, captured_sweep
 from leporello.engine.target import Target
 from leporello.engine.targets import STEPWISE, TARGETS, register
@@ -243,18 +243,18 @@ def test_threads_share_a_network(recorder: PythonRecorder, monkeypatch: pytest.M
 
 def test_a_network_takes_its_recordings_with_it(recorder: PythonRecorder) -> None:
     gc.collect()
-    before = len(captured_sweeps._lent)
+    before = len(sweep_recording.lent)
     net = lp.Recurrent(lp.LSTM(3, 5), engine=ENGINE)
     for _ in range(4):
         run(net, torch.randn(9, 4, 3))
-    assert len(captured_sweeps._lent) > before
+    assert len(sweep_recording.lent) > before
     outputs, _ = net(torch.randn(9, 4, 3))
     del net
     gc.collect()
     outputs.sum().backward()
     del outputs
     gc.collect()
-    assert len(captured_sweeps._lent) == before
+    assert len(sweep_recording.lent) == before
 
 
 def test_users_tensors_are_not_kept(recorder: PythonRecorder) -> None:

@@ -10,9 +10,7 @@ not replayed while somebody has it.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,8 +19,9 @@ from torch import Tensor, nn
 from leporello.engine.functorch_levels import is_transforming
 from leporello.engine.gpu.graphs import recordings
 from leporello.engine.gpu.graphs.captured_memory import ALIGNMENT, aligned_like, is_plain
-from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder, Recording
-from leporello.engine.gpu.graphs.recordings import FixedValues, Recordings, lasting, switches
+from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder
+from leporello.engine.gpu.graphs.recordings import Recordings, lasting, switches
+from leporello.engine.gpu.graphs.sweep_recording import Results, SweepCall, SweepKind, SweepRecording, lent
 from leporello.loop.port import Port, Role
 
 LONGEST = 256  # steps of a call; the launches of a longer one take a small part of its time
@@ -31,92 +30,9 @@ LENT_AT_ONCE = 3  # recordings of one kind, so that as many calls may wait for t
 WORTH = 4  # a recording may take so many times as long on the device as Python takes for its launches
 REPLAYS = 16  # of each recording, on average, beyond the first kinds: else calls are too different to record them
 
-PLAIN = {Tensor, nn.Parameter}
+PLAIN = {Tensor, nn.Parameter, type(None)}
 
 Values = Sequence[Tensor | None]
-Results = tuple[list[Tensor], list[Tensor]]
-
-_lent: set[int] = set()  # addresses of what recordings lend
-
-
-@dataclass(eq=False)
-class SweepRecording:
-    """One recording, and what it leaves in its memory.
-
-    replay     runs it
-    reads      addresses of what the forward sweep has lent to it
-    places     of outputs and states before each step: an index among `copied`, or what is lent
-    copied     results that are copied out
-    stream     of its last run: what it has lent is read there
-    bytes      of what it copies and computes
-    """
-
-    replay: Recording
-    reads: tuple[int, ...]
-    places: tuple[list[int | Tensor | None], list[int | Tensor | None]]
-    copied: list[Tensor]
-    stream: int
-    bytes: int
-
-    def __post_init__(self) -> None:
-        lent = [place for part in self.places for place in part if isinstance(place, Tensor)]
-        self.addresses, self.sizes = [one.data_ptr() for one in self.copied], [one.nbytes for one in self.copied]
-        storages = {storage._cdata: storage for storage in (one.untyped_storage() for one in lent)}
-        self._users = [(storage, _users(storage)) for storage in storages.values()]
-        lent_at = {one.data_ptr() for one in lent}
-        _lent.update(lent_at)
-        weakref.finalize(self, _lent.difference_update, lent_at).atexit = False
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nobody has what it lends."""
-        return all(_users(storage) == alone for storage, alone in self._users)
-
-    def run(self, recorder: Recorder, stream: int) -> Results:
-        """Replay it, with a call's values in its memory; returns what it has computed."""
-        if self._users and stream != self.stream:
-            recorder.follow(self.stream)
-        self.stream = stream
-        self.replay()
-        return self.results(recorder)
-
-    def results(self, recorder: Recorder) -> Results:
-        """What the last run has computed."""
-        copies = [torch.empty_like(one) for one in self.copied]
-        recorder.copy([one.data_ptr() for one in copies], self.addresses, self.sizes)
-        outputs, befores = (
-            [copies[place] if isinstance(place, int) else None if place is None else place.detach() for place in part]
-            for part in self.places
-        )
-        return outputs, befores  # type: ignore[return-value]
-
-
-@dataclass(eq=False)
-class SweepKind(FixedValues):
-    """Calls of one kind: of the same length, batch, layouts and switches of torch.
-
-    refused     why these calls are not recorded
-    copied      indices of the values that are copied, in the order of `memory`
-    memory      that they are copied to
-    recordings  the last made one behind the others
-    """
-
-    refused: str | None = None
-    copied: list[int] = field(default_factory=list)
-    memory: list[Tensor] = field(default_factory=list)
-    recordings: list[SweepRecording] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.bytes for one in self.recordings)
-
-    def drop(self) -> None:
-        self.copied, self.memory, self.recordings = [], [], []
-
-    def copy(self, recorder: Recorder, addresses: Sequence[int]) -> None:
-        """Copy a call's values to the recordings' memory."""
-        sources = [addresses[index] for index in self.copied]
-        recorder.copy([one.data_ptr() for one in self.memory], sources, [one.nbytes for one in self.memory])
 
 
 class CapturedSweep(Recordings[SweepKind]):
@@ -125,6 +41,7 @@ class CapturedSweep(Recordings[SweepKind]):
     function   that runs it: (length, batch, *values) -> outputs, states before each step
     fixed      indices of its inputs that are the same at every step and for all rows
     saved      of those that the forward sweep may have lent
+    others     of those that are not fixed
     lends      of the outputs that are saved for the backward sweep
     """
 
@@ -156,42 +73,47 @@ class CapturedSweep(Recordings[SweepKind]):
 
         values   as the function takes them
         """
-        if length > LONGEST or not {type(value) for value in values if value is not None} <= PLAIN or is_transforming():
+        if length > LONGEST or not {*map(type, values)} <= PLAIN or is_transforming():
             return None
-        device = next(value.device for value in values if value is not None)
-        recorder = self.recorder(device)
+        device = next((value.device for value in values if value is not None), None)
+        recorder = None if device is None else self.recorder(device)
         if recorder is None:
             return None
-        values = list(values)
-        for index in self.others:
-            if values[index] is not None and not values[index].is_contiguous():
-                values[index] = values[index].contiguous()
-        addresses = [0 if value is None else value.data_ptr() for value in values]
-        lent = [index for index in self.saved if addresses[index] in _lent]
-        layout = [None if value is None else at % ALIGNMENT for value, at in zip(values, addresses, strict=True)]
-        key = (device, length, batch, *layout, *lent, switches())
-        reads = tuple(addresses[index] for index in lent)
+        if not all([value is None or value.is_contiguous() for value in values]):  # noqa: C419 - half the time
+            values = self._contiguous(values)
+        addresses = [-1 if value is None else value.data_ptr() for value in values]
+        call = SweepCall(length, batch, values, addresses, [index for index in self.saved if addresses[index] in lent])
+        key = (device, length, batch, *[at % ALIGNMENT for at in addresses], *call.borrowed, switches())
+        reads = call.reads
         with recorder.turn() as stream:
-            kind = self._kind(key, addresses)
+            kind = self._kind(key, call)
             if kind is None or kind.refused is not None:
                 return None
             own = [one for one in kind.recordings if one.reads == reads]
-            free = next((one for one in own if one.is_free), None)
-            if free is not None:
-                kind.copy(recorder, addresses)
-                self.replayed += 1
-                return free.run(recorder, stream)
+            for one in own:
+                if one.is_free:
+                    kind.copy(recorder, call)
+                    self.replayed += 1
+                    return one.run(recorder, stream)
             if len(own) == LENT_AT_ONCE or not self._is_worth_it():
                 return None
-        return self._first(recorder, kind, length, batch, values, addresses, lent)
+        return self._first(recorder, kind, call)
 
-    def _kind(self, key: Any, addresses: Sequence[int]) -> SweepKind | None:
+    def _kind(self, key: Any, call: SweepCall) -> SweepKind | None:
         """The kind of a call; None for the first of its kind."""
-        fixed = [addresses[index] for index in self.fixed]
+        fixed = [call.addresses[index] for index in self.fixed]
         kind = self.kind(key, lambda: SweepKind(fixed))
         if kind is not None and kind.note(fixed):
             kind.drop()
         return kind
+
+    def _contiguous(self, values: Sequence[Any]) -> list[Any]:
+        """A call's values, of which those with an axis of rows are contiguous, as the function makes them itself."""
+        values = list(values)
+        for index in self.others:
+            if values[index] is not None:
+                values[index] = values[index].contiguous()
+        return values
 
     def _is_worth_it(self) -> bool:
         """Whether recordings have been replayed often enough that another one is made."""
@@ -199,32 +121,19 @@ class CapturedSweep(Recordings[SweepKind]):
 
     # ---- recordings
 
-    def _first(
-        self,
-        recorder: Recorder,
-        kind: SweepKind,
-        length: int,
-        batch: int,
-        values: Values,
-        addresses: Sequence[int],
-        lent: Sequence[int],
-    ) -> Results:
+    def _first(self, recorder: Recorder, kind: SweepKind, call: SweepCall) -> Results:
         """Run a call by the function, and record it; its results are those of the recording where that is kept."""
         begin = time.perf_counter()
-        results = self.function(length, batch, *values)
+        results = self.function(call.length, call.batch, *call.values)
         launching = time.perf_counter() - begin
-        given, found = _present(values), _present([value for part in results for value in part])
-        if not all(is_plain(value, given[0].device) for value in given):
-            kind.refused = f"it reads what is no ordinary tensor on {given[0].device}"
-        size = sum(value.nbytes for value in found)
-        size += sum(value.nbytes for value in _present([values[index] for index in self._copied(kind, lent)]))
-        if size > MEMORY_BYTES:
-            kind.refused = f"its values are more than {MEMORY_BYTES >> 10:,} KiB"
+        size = sum(value.nbytes for part in results for value in part if value is not None)
+        size += sum(call.values[index].nbytes for index in self._copied(kind, call))
+        kind.refused = _refusal(call, size)
         if kind.refused is not None:
             return results
         with recorder.turn() as stream:
             try:
-                recording = self._recorded(recorder, kind, length, batch, values, addresses, lent, stream, size)
+                recording = self._recorded(recorder, kind, call, stream, size)
             except (NotRecorded, torch.OutOfMemoryError) as error:
                 kind.drop()
                 self.failed(error)
@@ -238,56 +147,41 @@ class CapturedSweep(Recordings[SweepKind]):
             self._forget()
             return recording.results(recorder)
 
-    def _copied(self, kind: SweepKind, lent: Sequence[int]) -> list[int]:
+    def _copied(self, kind: SweepKind, call: SweepCall) -> list[int]:
         """Indices of the inputs that are copied."""
-        moving = [self.fixed[slot] for slot in sorted(kind.moving)]
-        return sorted(index for index in (*self.others, *moving) if index not in lent)
+        indices = {*self.others, *(self.fixed[slot] for slot in kind.moving)} - {*call.borrowed}
+        return sorted(index for index in indices if call.values[index] is not None)
 
-    def _recorded(
-        self,
-        recorder: Recorder,
-        kind: SweepKind,
-        length: int,
-        batch: int,
-        values: Values,
-        addresses: Sequence[int],
-        lent: Sequence[int],
-        stream: int,
-        size: int,
-    ) -> SweepRecording:
+    def _recorded(self, recorder: Recorder, kind: SweepKind, call: SweepCall, stream: int, size: int) -> SweepRecording:
         """A recording of a call."""
         if not kind.memory:
-            kind.copied = [index for index in self._copied(kind, lent) if values[index] is not None]
+            copied = self._copied(kind, call)
             with lasting(recorder):
-                kind.memory = [aligned_like(values[index]) for index in kind.copied]  # type: ignore[arg-type]
-        kind.copy(recorder, addresses)
-        reads = list(values)
+                kind.hold(copied, [aligned_like(call.values[index]) for index in copied])
+        kind.copy(recorder, call)
+        length, batch, reads = call.length, call.batch, list(call.values)
         for index, memory in zip(kind.copied, kind.memory, strict=True):
             reads[index] = memory
-        counts: list[int] = []
-        missing: list[list[bool]] = []
+        present: list[list[bool]] = []
 
         def run(*reads: Tensor | None) -> list[Tensor]:
             parts = self.function(length, batch, *reads)
-            missing[:] = [[one is None for one in part] for part in parts]
-            counts[:] = map(len, parts)
+            present[:] = [[one is not None for one in part] for part in parts]
             return _apart([one for part in parts for one in part if one is not None], reads)
 
         with lasting(recorder):
             replay, found = recorder.record(lambda *reads: len(run(*reads)), run, reads)
-        given = iter(found)
-        outputs, befores = ([None if gone else next(given) for gone in part] for part in missing)
-        copied: dict[int, Tensor] = {}
+        rest = iter(found)
+        outputs, befores = ([next(rest) if there else None for there in part] for part in present)
+        handed: dict[int, Tensor] = {}
         places: list[int | Tensor | None] = []
         for index, one in enumerate(outputs):
             if one is None or index in self.lends:
                 places.append(one)
             else:
-                copied.setdefault(id(one), one)
-                places.append(list(copied).index(id(one)))
-        reads_of_lent = tuple(addresses[index] for index in lent)
-        del outputs, given, found, reads
-        return SweepRecording(replay, reads_of_lent, (places, befores), [*copied.values()], stream, size)  # type: ignore[arg-type]
+                handed[id(one)] = one
+                places.append([*handed].index(id(one)))
+        return SweepRecording(replay, call.reads, (places, [*befores]), [*handed.values()], stream, size)
 
     def _forget(self) -> None:
         """Drop the recordings of calls of long ago where there are too many."""
@@ -315,12 +209,9 @@ def _apart(results: Sequence[Tensor], reads: Values) -> list[Tensor]:
     return [apart[id(one)] for one in results]
 
 
-def _present(values: Values) -> list[Tensor]:
-    """The values that are not None."""
-    return [value for value in values if value is not None]
-
-
-def _users(storage: torch.UntypedStorage) -> int:
-    """How many tensors, and other holders, a storage has."""
-    count: int = torch._C._storage_Use_Count(storage._cdata)
-    return count
+def _refusal(call: SweepCall, size: int) -> str | None:
+    """Why a call is not recorded that copies and computes so many bytes; None where it is."""
+    given = [value for value in call.values if value is not None]
+    if not all(is_plain(value, given[0].device) for value in given):
+        return f"it reads what is no ordinary tensor on {given[0].device}"
+    return f"its values are more than {MEMORY_BYTES >> 10:,} KiB" if size > MEMORY_BYTES else None

@@ -46,6 +46,8 @@ class FixedValues:
 
     def note(self, addresses: list[int]) -> bool:
         """Note where the values are now; whether one has moved that had not before."""
+        if addresses == self.addresses:
+            return False
         pairs = enumerate(zip(addresses, self.addresses, strict=True))
         moved = {slot for slot, (now, before) in pairs if now != before} - self.moving
         self.addresses = addresses
@@ -114,17 +116,17 @@ def lasting(recorder: Recorder) -> Iterator[None]:
 
 
 def switches() -> tuple[Any, ...]:
-    """Switches of torch by which operators choose kernels."""
-    backends: Any = torch.backends
-    matmul, cudnn = backends.cuda.matmul, backends.cudnn
+    """Switches of torch by which operators choose kernels; by torch's own getters, as every call asks."""
+    get: Any = torch._C
     return (
-        backends.fp32_precision,
-        matmul.fp32_precision,
-        matmul.allow_fp16_reduced_precision_reduction,
-        matmul.allow_bf16_reduced_precision_reduction,
-        torch.are_deterministic_algorithms_enabled(),
-        cudnn.enabled,
-        cudnn.deterministic,
-        cudnn.benchmark,
-        cudnn.conv.fp32_precision,
+        get._get_fp32_precision_getter("generic", "all"),
+        get._get_fp32_precision_getter("cuda", "matmul"),
+        get._get_fp32_precision_getter("cuda", "conv"),
+        get._get_cublas_allow_fp16_reduced_precision_reduction(),
+        get._get_cublas_allow_bf16_reduced_precision_reduction(),
+        get._get_cublas_allow_fp16_accumulation(),
+        get._get_deterministic_algorithms(),
+        get._get_cudnn_enabled(),
+        get._get_cudnn_deterministic(),
+        get._get_cudnn_benchmark(),
     )

@@ -18,7 +18,7 @@ from leporello.engine.gpu.graphs import captured_sweeps, recordings, sweep_recor
 from leporello.engine.gpu.graphs.captured_sweeps import CapturedSweep, captured_sweep
 from leporello.engine.target import Target
 from leporello.engine.targets import STEPWISE, TARGETS, register
-from tests.cells.examples import EXAMPLES, shaken
+from tests.cells.examples import EXAMPLES, FEW, shaken
 from tests.engine.python_recorder import PythonRecorder, installed
 from tests.engine.test_captured_steps import SWITCH, check, run
 from tests.gpu_on_host import target_on_host
@@ -43,7 +43,7 @@ def sweeps_of(net: Any) -> tuple[CapturedSweep, CapturedSweep]:
     return plan.forward.recorded, plan.backward.recorded
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", FEW)
 def test_every_cell(name: str, recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(shaken(EXAMPLES[name]()), engine=ENGINE)
     inputs = torch.randn(9, 3, 3, dtype=torch.float64)

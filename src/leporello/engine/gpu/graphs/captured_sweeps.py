@@ -39,7 +39,7 @@ class CapturedSweep(Recordings[SweepKind]):
     """The recordings of one sweep.
 
     function   that runs it: (length, batch, *values) -> outputs, states before each step
-    fixed      indices of its inputs that are the same at every step and for all rows
+    fixed      indices of its inputs that are parameters, buffers and constants
     saved      of those that the forward sweep may have lent
     others     of those that are not fixed
     lends      of the outputs that are saved for the backward sweep
@@ -48,7 +48,7 @@ class CapturedSweep(Recordings[SweepKind]):
     def __init__(self, function: Callable[..., Results], inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
         super().__init__()
         self.function = function
-        self.fixed = [i for i, port in enumerate(inputs) if port.kind == "invariant" and port.role is not Role.GRADIENT]
+        self.fixed = [i for i, port in enumerate(inputs) if port.role is Role.INVARIANT]
         self.saved = [i for i, port in enumerate(inputs) if port.role in (Role.SAVED, Role.STATE_BEFORE)]
         self.others = [i for i in range(len(inputs)) if i not in self.fixed]
         self.lends = {i for i, port in enumerate(outputs) if port.role is Role.SAVED}
@@ -108,7 +108,7 @@ class CapturedSweep(Recordings[SweepKind]):
         return kind
 
     def _contiguous(self, values: Sequence[Any]) -> list[Any]:
-        """A call's values, of which those with an axis of rows are contiguous, as the function makes them itself."""
+        """A call's values, of which those that are not fixed are contiguous, as the function makes them itself."""
         values = list(values)
         for index in self.others:
             if values[index] is not None:

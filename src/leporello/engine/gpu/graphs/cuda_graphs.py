@@ -140,7 +140,9 @@ class CudaGraphs:
         self._copies(to, source, sizes)
 
     def follow(self, stream: int) -> None:
-        torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(stream, self.device))
+        # the number of the default stream is 0, of which torch would make a new stream
+        other = torch.cuda.ExternalStream(stream, self.device) if stream else torch.cuda.default_stream(self.device)
+        torch.cuda.current_stream().wait_stream(other)
 
     def seconds(self, recording: Recording) -> float:
         """How long a recording takes; it runs twice, as the first run loads it."""

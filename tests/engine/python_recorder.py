@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from leporello.engine.gpu.graphs import captured_steps
+from leporello.engine.gpu.graphs import recordings
 from leporello.engine.gpu.graphs.recorder import NotRecorded, Recording
 from leporello.engine.targets import STEPWISE
 
@@ -22,25 +26,33 @@ class PythonRecorder:
     replayed   how often one ran
     refuses    what it says to every recording; None where it records
     busy       whether somebody else is recording
+    takes      the seconds that each recording takes on the device
+    stream     the number of the current stream
+    followed   the streams that it has waited for
     """
 
     recorded: int = 0
     replayed: int = 0
     refuses: str | None = None
     busy: bool = False
+    takes: float = 0.0
+    stream: int = 0
+    followed: list[int] = field(default_factory=list)
     depth: int = field(default=0, repr=False)
+    lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def is_busy(self) -> bool:
-        return self.busy
+        return self.busy or self.depth == 2
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        assert self.depth == 0
-        self.depth = 1
-        try:
-            yield
-        finally:
-            self.depth = 0
+    def turn(self) -> Iterator[int]:
+        with self.lock:
+            assert self.depth == 0
+            self.depth = 1
+            try:
+                yield self.stream
+            finally:
+                self.depth = 0
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -51,25 +63,54 @@ class PythonRecorder:
         finally:
             self.depth = 1
 
-    def record(self, first: Callable[[], None], run: Callable[[], None]) -> Recording:
+    def record(
+        self, first: Callable[..., Any], run: Callable[..., Sequence[Tensor]], reads: Sequence[Any] = ()
+    ) -> tuple[Recording, Sequence[Tensor]]:
         assert self.depth == 2
         if self.refuses is not None:
             raise NotRecorded(self.refuses)
-        first()
+        first(*reads)
         self.recorded += 1
+        results = run(*reads)
+        addresses = [read if read is None else unowned(read) for read in reads]
 
         def replay() -> None:
+            assert self.depth == 1
             self.replayed += 1
-            with torch.no_grad():
-                run()
+            self.depth = 2  # what runs again records nothing
+            with torch.inference_mode(False), torch.no_grad():
+                for memory, value in zip(results, run(*addresses), strict=True):
+                    memory.copy_(value)
+            self.depth = 1
 
-        return replay
+        return replay, results
+
+    def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
+        assert self.depth == 1
+        for pieces in zip(to, source, sizes, strict=True):
+            ctypes.memmove(*pieces)
+
+    def follow(self, stream: int) -> None:
+        self.followed.append(stream)
+
+    def seconds(self, recording: Recording) -> float:
+        recording()
+        return self.takes
+
+
+def unowned(value: Tensor) -> Tensor:
+    """The memory of a contiguous tensor without a reference to it, as a CUDA graph has it."""
+    size = value.numel() * value.itemsize
+    if not size:
+        return value.new_empty(value.shape)
+    memory = (ctypes.c_char * size).from_address(value.data_ptr())
+    return torch.frombuffer(memory, dtype=value.dtype).as_strided(value.shape, value.stride())
 
 
 def installed(monkeypatch: pytest.MonkeyPatch) -> PythonRecorder:
     """A recorder that all insides on the CPU use, which `stepwise` prepares from now on, in windows as on a GPU."""
     recorder = PythonRecorder()
     monkeypatch.setitem(STEPWISE.windows, "cpu", STEPWISE.default_windows)  # type: ignore[arg-type]
-    monkeypatch.setattr(captured_steps, "can_capture", lambda device: True)
-    monkeypatch.setattr(captured_steps, "recorder_of", lambda device: recorder)
+    monkeypatch.setattr(recordings, "can_capture", lambda device: True)
+    monkeypatch.setattr(recordings, "recorder_of", lambda device: recorder)
     return recorder

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.gpu.graphs import captured_steps
+from leporello.engine.gpu.graphs import captured_steps, recordings
 from tests.cells.examples import EXAMPLES, shaken
 from tests.engine.python_recorder import PythonRecorder, installed
 from tests.laws.windows import windows_of
@@ -99,7 +99,7 @@ def test_recordings_of_many_lengths_and_batches_stay_few(
     recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = lp.Recurrent(lp.RNN(3, 5), engine="stepwise")
-    monkeypatch.setattr(captured_steps, "KINDS", 2)
+    monkeypatch.setattr(recordings, "KINDS", 2)
     lengths = range(4, 70, 3)
     for length in lengths:
         check(net, torch.randn(length, 4, 3), monkeypatch, calls=1)

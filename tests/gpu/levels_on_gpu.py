@@ -1,4 +1,7 @@
-"""The target `gpu-levels`: that of the engine `gpu`, with a kernel for each level whatever fits on the chip."""
+"""The target `gpu-levels`: that of the engine `gpu`, with a kernel for each level whatever fits on the chip.
+
+Its sweeps are not captured as a whole: then the levels capture their steps.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from leporello.engine.gpu.runner import GpuRunner
 from leporello.engine.gpu.target import GPU_TARGET
 from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.gpu.text.levels_text import LevelsText
+from leporello.engine.target import Target
 from leporello.engine.targets import register
 from leporello.kernel.description import Kernel
 
@@ -31,4 +35,4 @@ def build(kernel: Kernel) -> GpuRunner:
     return GpuRunner.of(kernel, schedule_of(kernel), LevelsBuilder())
 
 
-register(replace(GPU_TARGET, name=ENGINE, build=build))
+register(replace(GPU_TARGET, name=ENGINE, build=build, recorded_sweep=Target("none").recorded_sweep))

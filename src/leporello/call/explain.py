@@ -122,6 +122,7 @@ def _sources(sweep: Sweep, language: str) -> list[str]:
     sources = [kernel.runner.source for kernel in kernels if kernel.runner.source is not None]
     lines = [f"  {'':<18} {about}" for kernel in kernels if (about := getattr(kernel.runner, "about", ""))]
     lines += [f"  {'steps':<18} {timed.recorded.about}" for timed in sweep.program.timed if timed.recorded is not None]
+    lines += [] if sweep.recorded is None else [f"  {'the whole sweep':<18} {sweep.recorded.about}"]
     lines += [f"  {f'generated {language}':<18} {path}" for path in sources]
     return [*lines, f"  {'generated Python':<18} {sweep.written_text()}"]
 

@@ -68,9 +68,15 @@ def run_sweep(
     """
     device = sweep.device
     if not torch.is_autocast_enabled(device):
-        return sweep.function(length, batch, *values)
+        return _run(sweep, length, batch, values)
     with torch.autocast(device, enabled=False):
-        return sweep.function(length, batch, *values)
+        return _run(sweep, length, batch, values)
+
+
+def _run(sweep: Sweep, length: int, batch: int, values: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Run a sweep by its recording, or by its function."""
+    done = None if sweep.recorded is None else sweep.recorded.run(length, batch, values)
+    return sweep.function(length, batch, *values) if done is None else done
 
 
 class _Sweeps(torch.autograd.Function):

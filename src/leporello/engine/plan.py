@@ -18,7 +18,7 @@ from leporello.engine.state_gradient import ClipCount
 from leporello.engine.sweep.function import Windows, step_function, sweep_function
 from leporello.engine.sweep.placement import copies_shifted, only_kernels, possible_aliases
 from leporello.engine.sweep.program import Program, program_of
-from leporello.engine.target import Target
+from leporello.engine.target import RecordedSweep, SweepFunction, Target
 from leporello.engine.wiring import Wiring, places_of, wiring_of
 from leporello.errors import EngineRefusal
 from leporello.loop.draft import Draft
@@ -40,16 +40,18 @@ class Sweep:
     device     the type of device it runs on
     windows    from length and batch to the windows it goes through
     alone      whether every stage runs one step at a time
+    recorded   what may run it in the place of the function
     """
 
     loop: Loop
     program: Program
-    function: Callable[..., tuple[list[Tensor], list[Tensor]]]
+    function: SweepFunction
     inputs: tuple[Port, ...]
     aliases: tuple[int, ...]
     device: str
     windows: Windows
     alone: bool = False
+    recorded: RecordedSweep | None = None
 
     @staticmethod
     def of(
@@ -71,7 +73,10 @@ class Sweep:
         else:
             function = target.interpret(split.loop)
         refuse_fixed_lengths(loop)
-        return Sweep(loop, program, function, split.loop.inputs, possible_aliases(program, wanted), device, windows)
+        inputs = split.loop.inputs
+        recorded = target.recorded_sweep(function, inputs, split.loop.outputs, program.device)
+        aliases = possible_aliases(program, wanted)
+        return Sweep(loop, program, function, inputs, aliases, device, windows, recorded=recorded)
 
     @property
     def text(self) -> str:
@@ -89,7 +94,7 @@ class Sweep:
 
     def without_befores(self) -> Sweep:
         """The same sweep without the states before each step: no output is then a view of a larger tensor."""
-        return replace(self, function=sweep_function(self.program, {}, self.windows))
+        return replace(self, function=sweep_function(self.program, {}, self.windows), recorded=None)
 
     def step_by_step(self) -> Sweep:
         """The same sweep in windows of one step: for a Loop with values too large to keep for several steps."""
@@ -98,7 +103,8 @@ class Sweep:
         def windows(length: int, batch: int) -> list[tuple[int, int]]:
             return [(time, time + 1) for time in range(length)][order]
 
-        return replace(self, function=sweep_function(self.program, {}, windows), windows=windows, alone=True)
+        function = sweep_function(self.program, {}, windows)
+        return replace(self, function=function, windows=windows, alone=True, recorded=None)
 
 
 def refuse_fixed_lengths(loop: Loop) -> None:

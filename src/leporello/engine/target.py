@@ -23,6 +23,7 @@ from leporello.errors import EngineRefusal
 from leporello.kernel.description import Kernel
 from leporello.kernel.lower import FLOAT_DTYPES
 from leporello.loop.loop import Loop
+from leporello.loop.port import Port
 from leporello.loop.stages import Stage
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.save import EXPENSIVE
@@ -93,6 +94,26 @@ class RecordedSteps(Protocol):
         """
 
 
+SweepFunction = Callable[..., tuple[list[Tensor], list[Tensor]]]
+
+
+class RecordedSweep(Protocol):
+    """What may run a whole sweep in the place of its Python function.
+
+    about   how it runs it, in words, for `explain`
+    """
+
+    @property
+    def about(self) -> str: ...
+
+    def run(self, length: int, batch: int, values: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]] | None:
+        """Run the sweep of a call; returns what its function would. None where Python has to run it.
+
+        Results for the caller are in new memory. What is saved for the backward sweep alone may be in memory that is
+        written again when its last tensor is gone.
+        """
+
+
 class StageFunction(Protocol):
     """A function of a target that stands in the graph of an at-once stage; both attributes may be missing.
 
@@ -148,8 +169,8 @@ def put_step(sequence: Tensor, step: int, value: Tensor) -> None:
     sequence[step] = value
 
 
-def _never(function: Any, states: int, loose: Any, device: torch.device) -> None:
-    """Of no inside on no device."""
+def _never(function: Any, inputs: Any, outputs: Any, device: torch.device) -> None:
+    """Of no function on no device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +195,8 @@ class Target:
     wait          where runners are built side by side: until this one is; raises EngineRefusal if that failed
     recorded      from one step of an inside as a function, its number of states, its loose results with their row axes
                   and the device to what runs all steps; None where Python runs them
+    recorded_sweep  from the function of a sweep, its inputs and outputs and the device to what runs it as a whole; None
+                  where Python runs it
     at_once       from an at-once stage to stages whose graphs may call functions of the target (`StageFunction`);
                   unchanged by default
     language      what its generated text is written in, for `explain`
@@ -200,6 +223,9 @@ class Target:
     build_ahead: Callable[[torch.dtype], object] = lambda dtype: None
     wait: Callable[[Any], None] = lambda runner: None
     recorded: Callable[[Callable[..., Any], int, Sequence[tuple[int, int]], torch.device], RecordedSteps | None] = (
+        _never
+    )
+    recorded_sweep: Callable[[SweepFunction, Sequence[Port], Sequence[Port], torch.device], RecordedSweep | None] = (
         _never
     )
     at_once: Callable[[Stage], list[Stage]] = lambda stage: [stage]

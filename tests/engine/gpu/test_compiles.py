@@ -11,6 +11,7 @@ import leporello as lp
 from leporello.engine.gpu.division.geometry import LEVELS, Geometry
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import compile_text, nvrtc_refusal
+from leporello.engine.gpu.graphs.copies import copies_text
 from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.errors import EngineRefusal
@@ -44,6 +45,11 @@ def test_an_lstm_compiles(shape: str, dtype: torch.dtype, architecture: str) -> 
     if shape == "a cluster" and architecture == "sm_80":
         pytest.skip("clusters came with sm_90")
     compile_all(lp.LSTM(16, 64), 16, dtype, SHAPES[shape], architecture)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_copies_compile(architecture: str) -> None:
+    assert compile_text(copies_text(), architecture)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from leporello.engine.gpu.cuda_build import CudaBuilder
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import nvrtc_refusal, put_step
+from leporello.engine.gpu.graphs.captured_sweeps import captured_sweep
 from leporello.engine.gpu.runner import GpuRunner
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.description import Kernel
@@ -64,5 +65,6 @@ GPU_TARGET = Target(
     unavailable=nvrtc_refusal,
     remedy="pip install nvidia-cuda-nvrtc",
     build=build,
+    recorded_sweep=captured_sweep,
     put_step=put_step,
 )  # fmt: skip

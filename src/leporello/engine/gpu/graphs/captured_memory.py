@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leporello.engine.gpu.graphs.recorder import Recording
+from leporello.engine.gpu.graphs.recordings import FixedValues
 
 ALIGNMENT = 64  # bytes
 
@@ -58,13 +59,13 @@ class StepMemory:
         """
         copies = {}
         for slot in moving:
-            flat = _aligned_like(flat_memory(window.fixed[slot]))
+            flat = aligned_like(flat_memory(window.fixed[slot]))
             place = flat.storage_offset()
             copies[slot] = flat, flat.as_strided(window.fixed[slot].shape, window.fixed[slot].stride(), place)
         return StepMemory(
             steps,
-            [_aligned_like(value, steps) for value in window.reads],
-            [_aligned_like(value, steps) for value in window.places],
+            [aligned_like(value, steps) for value in window.reads],
+            [aligned_like(value, steps) for value in window.places],
             [value.new_empty((steps, *value.shape)) for value in loose],
             copies,
         )
@@ -73,7 +74,7 @@ class StepMemory:
         """Memory for states of this layout."""
         layout = layout_of(states)
         if layout not in self.states:
-            self.states[layout] = [_aligned_like(state) for state in states]
+            self.states[layout] = [aligned_like(state) for state in states]
         return self.states[layout]
 
     def fixed(self, window: Window) -> list[Tensor]:
@@ -90,30 +91,16 @@ class StepMemory:
 
 
 @dataclass(eq=False)
-class Kind:
+class Kind(FixedValues):
     """Calls of one kind: of the same shapes, types and layouts.
 
-    addresses    of the fixed values at the last call
-    moving       slots of the fixed values whose address has changed from call to call
     recordings   by the layout of the states and the number of steps, with the memory of the states behind them
     too_large    whether a few of its steps would need more memory than is allowed
     """
 
-    addresses: list[int]
-    moving: set[int] = field(default_factory=set)
     memory: StepMemory | None = None
     recordings: dict[tuple[Layout, int], tuple[Recording, list[Tensor]]] = field(default_factory=dict)
     too_large: bool = False
-
-    def note(self, addresses: list[int]) -> None:
-        """Note where the fixed values are now; what reads one that has moved is dropped."""
-        moved = {
-            slot for slot, (now, before) in enumerate(zip(addresses, self.addresses, strict=True)) if now != before
-        }
-        self.addresses = addresses
-        if moved - self.moving:
-            self.moving |= moved
-            self.drop()
 
     def drop(self) -> None:
         self.memory = None
@@ -129,7 +116,7 @@ def form_of_steps(value: Tensor) -> tuple[torch.Size, torch.dtype, int]:
     return value.shape[1:], value.dtype, value.data_ptr() % ALIGNMENT
 
 
-def _aligned_like(value: Tensor, steps: int | None = None) -> Tensor:
+def aligned_like(value: Tensor, steps: int | None = None) -> Tensor:
     """Memory like a value's, with room for another number of steps where one is given."""
     like = (
         torch.empty_like(value, device="meta")

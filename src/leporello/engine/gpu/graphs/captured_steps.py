@@ -7,15 +7,13 @@ them.
 
 from __future__ import annotations
 
-import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from leporello.engine.gpu.graphs import recordings
 from leporello.engine.gpu.graphs.captured_memory import (
     Kind,
     StepMemory,
@@ -26,64 +24,41 @@ from leporello.engine.gpu.graphs.captured_memory import (
     layout_of,
     stacked,
 )
-from leporello.engine.gpu.graphs.cuda_graphs import CudaGraphs
 from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.graphs.recordings import Recordings, lasting, switches
 
 STEPS = 32  # of a recording, at most
 FEWEST_STEPS = 4  # of a window: fewer are as fast without
 MEMORY_BYTES = 64 << 20  # of one kind of call, for what its steps read and write
-KINDS = 4  # of calls whose recordings an inside keeps, the last used
 ODD_SIZES = 3  # recordings of a kind with another number of steps than a power of two
-ATTEMPTS = 2  # to record, before it is given up
 
 Results = tuple[list[Tensor], list[Tensor]]
-
-
-def can_capture(device: torch.device) -> bool:
-    """Whether a device may have a recorder."""
-    return device.type == "cuda" and torch.version.cuda is not None
-
-
-def recorder_of(device: torch.device) -> Recorder:
-    """The recorder of a device that can capture."""
-    return CudaGraphs.of(device)
-
-
-def switched_off() -> bool:
-    """Whether the user wants no recordings."""
-    return os.environ.get("LEPORELLO_CUDA_GRAPHS", "1") == "0"
 
 
 def captured(
     function: Callable[..., Any], count: int, loose: Sequence[tuple[int, int]], device: torch.device
 ) -> CapturedSteps | None:
     """An inside's steps, to be recorded; None on a device that has no recorder."""
-    return CapturedSteps(function, count, loose) if can_capture(device) else None
+    return CapturedSteps(function, count, loose) if recordings.can_capture(device) else None
 
 
-class CapturedSteps:
+class CapturedSteps(Recordings[Kind]):
     """The recordings of one inside.
 
     function   one step: of the batch, states, reads, fixed values and memory for placed results; see `TimedStage`
     count      states among its results, the first ones
     loose      its other results that are not placed: their index and row axis
-    refused    why nothing is recorded any more
     """
 
     def __init__(self, function: Callable[..., Any], count: int, loose: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
         self.function, self.count, self.loose = function, count, loose
-        self.kinds: OrderedDict[Any, Kind] = OrderedDict()
-        self.recorders: dict[torch.device, Recorder] = {}
-        self.refused: str | None = None
-        self.failures = 0
 
     @property
     def about(self) -> str:
         """How the steps are run, for `explain`."""
-        if self.refused is not None:
-            return f"not captured in CUDA graphs: {self.refused}"
-        if switched_off():
-            return "not captured in CUDA graphs: LEPORELLO_CUDA_GRAPHS=0"
+        if self.missing is not None:
+            return self.missing
         sizes = sorted({size for kind in self.kinds.values() for _, size in kind.recordings}, reverse=True)
         if sizes:
             counts = " and ".join([", ".join(map(str, sizes[:-1])), str(sizes[-1])]) if sizes[1:] else str(sizes[0])
@@ -108,16 +83,12 @@ class CapturedSteps:
 
         reads, places   [steps, ...], each step contiguous
         """
-        if steps < FEWEST_STEPS or self.refused is not None or switched_off():
-            return None
         device = states[0].device
+        recorder = self.recorder(device) if steps >= FEWEST_STEPS else None
+        if recorder is None:
+            return None
         if not all(is_plain(value, device) for value in (*states, *reads, *fixed, *places)):
             self.refused = f"its steps read what is no ordinary tensor on {device}"
-            return None
-        if device not in self.recorders:
-            self.recorders[device] = recorder_of(device)
-        recorder = self.recorders[device]
-        if recorder.is_busy():
             return None
         window = Window(batch, reverse, states, reads, fixed, places)
         with recorder.turn():
@@ -128,10 +99,7 @@ class CapturedSteps:
                 return self._replayed(recorder, kind, window, steps)
             except (NotRecorded, torch.OutOfMemoryError) as error:
                 kind.drop()
-                self.failures += 1
-                if self.failures == ATTEMPTS:
-                    self.refused = str(error).split("\n")[0]
-                    self.kinds.clear()
+                self.failed(error)
                 return None
 
     def _kind(self, window: Window, device: torch.device) -> Kind | None:
@@ -140,14 +108,9 @@ class CapturedSteps:
         rows = (int(window.batch), getattr(window.batch, "lengths", ()))
         key = (device, rows, window.reverse, layout_of(window.states), steps, layout_of(window.fixed), switches())
         addresses = [value.data_ptr() for value in window.fixed]
-        kind = self.kinds.get(key)
-        if kind is None:
-            self.kinds[key] = Kind(addresses)
-            if len(self.kinds) > KINDS:
-                self.kinds.popitem(last=False)
-            return None
-        self.kinds.move_to_end(key)
-        kind.note(addresses)
+        kind = self.kind(key, lambda: Kind(addresses))
+        if kind is not None and kind.note(addresses):
+            kind.drop()
         return kind
 
     # ---- one window
@@ -217,7 +180,7 @@ class CapturedSteps:
             after = memory.states_like(one_step(given, 0 if window.reverse else size - 1)[: self.count])
         written = {state.untyped_storage().data_ptr() for state in after}
 
-        def run(size: int) -> None:
+        def run(size: int) -> Sequence[Tensor]:
             now: Sequence[Tensor] = given
             columns: list[list[Tensor]] = [[] for _ in self.loose]
             for time in reversed(range(size)) if window.reverse else range(size):
@@ -231,16 +194,11 @@ class CapturedSteps:
             now = [state.clone() if state.untyped_storage().data_ptr() in written else state for state in now]
             for to, state in zip(after, now, strict=True):
                 to.copy_(state)
+            return after
 
         with lasting(recorder):
-            return recorder.record(lambda: run(1), lambda: run(size)), after
-
-
-@contextmanager
-def lasting(recorder: Recorder) -> Iterator[None]:
-    """A context for memory that is kept from call to call: nothing else may write what inference mode has made."""
-    with torch.inference_mode(False), torch.no_grad(), recorder.memory():
-        yield
+            recording, _ = recorder.record(lambda: run(1), lambda: run(size))
+            return recording, after
 
 
 def parts(recorded: Iterable[int], most: int, steps: int, reverse: bool) -> list[tuple[int, int]]:
@@ -257,20 +215,3 @@ def parts(recorded: Iterable[int], most: int, steps: int, reverse: bool) -> list
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     found = list(zip(starts, sizes, strict=True))
     return found[::-1] if reverse else found
-
-
-def switches() -> tuple[Any, ...]:
-    """Switches of torch by which operators choose kernels."""
-    backends: Any = torch.backends
-    matmul, cudnn = backends.cuda.matmul, backends.cudnn
-    return (
-        backends.fp32_precision,
-        matmul.fp32_precision,
-        matmul.allow_fp16_reduced_precision_reduction,
-        matmul.allow_bf16_reduced_precision_reduction,
-        torch.are_deterministic_algorithms_enabled(),
-        cudnn.enabled,
-        cudnn.deterministic,
-        cudnn.benchmark,
-        cudnn.conv.fp32_precision,
-    )

@@ -1,4 +1,4 @@
-"""`CudaGraphs`: operators captured in CUDA graphs and replayed: the recorder of a GPU (`captured_steps.py`).
+"""`CudaGraphs`: operators captured in CUDA graphs and replayed: the recorder of a GPU (`recorder.py`).
 
 Captured by the driver's own calls and not by torch.cuda.CUDAGraph, of which a capture that fails leaves torch's
 random generator and its allocator in the middle of it.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import byref, c_int, c_ulonglong, c_void_p
+from functools import cached_property
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from leporello.engine.gpu.driver import checked, cuda_driver, make_current
-from leporello.engine.gpu.graphs.recorder import NotRecorded
+from leporello.engine.gpu.graphs.copies import Copies
+from leporello.engine.gpu.graphs.recorder import NotRecorded, Recording
 from leporello.errors import EngineRefusal
 from leporello.loop.phases import no_garbage_collection
 
@@ -30,18 +34,20 @@ class CudaGraphs:
 
     It lives as long as one of its graphs, or somebody who captures with it, and its memory with it.
 
-    stream   on which it captures. It has no work of others, so that the workspaces that cuBLAS keeps for a stream are
-             in this memory too
+    stream      on which it captures. It has no work of others, so that the workspaces that cuBLAS keeps for a stream
+                are in this memory too
+    recording   whether a thread records now
     """
 
     def __init__(self, index: int) -> None:
-        self.device = torch.device("cuda", index)
+        self.index, self.device = index, torch.device("cuda", index)
         self.lock = threading.RLock()
         with torch.cuda.device(self.device):
             self.pool = torch.cuda.MemPool()
             self.stream = torch.cuda.Stream(self.device)
         self.done: torch.cuda.Event | None = None
         self.last_stream = 0
+        self.recording = False
 
     @staticmethod
     def of(device: torch.device) -> CudaGraphs:
@@ -54,23 +60,31 @@ class CudaGraphs:
 
     def is_busy(self) -> bool:
         """Whether the current stream is captured already, or a mode of torch looks at every operator."""
-        with torch.cuda.device(self.device):
-            return torch.cuda.is_current_stream_capturing() or torch._C._len_torch_dispatch_stack() > 0
+        if self.recording or torch._C._len_torch_dispatch_stack() > 0:
+            return True
+        with self._on_device():
+            return torch.cuda.is_current_stream_capturing()
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """A context in which the device is torch's current one."""
+        return nullcontext() if torch.cuda.current_device() == self.index else torch.cuda.device(self.device)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        with self.lock, torch.cuda.device(self.device):
-            make_current(self.device.index)
-            stream = torch.cuda.current_stream()
+    def turn(self) -> Iterator[int]:
+        with self.lock, self._on_device():
+            make_current(self.index)
+            stream: int = torch._C._cuda_getCurrentRawStream(self.index)
             if self.done is None:
                 self.done = torch.cuda.Event()
-            elif stream.cuda_stream != self.last_stream:
-                stream.wait_event(self.done)
+                self.done.record()  # which makes it
+            elif stream != self.last_stream:
+                self.done.wait()
+            event = c_void_p(self.done.cuda_event)
             try:
-                yield
+                yield stream
             finally:
-                self.done.record(stream)
-                self.last_stream = stream.cuda_stream
+                checked(cuda_driver().cuEventRecord(event, c_void_p(stream)), "note the end of a CUDA graph")
+                self.last_stream = stream
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -78,27 +92,32 @@ class CudaGraphs:
         with torch.cuda.use_mem_pool(self.pool, self.device):
             yield
 
-    def record(self, first: Callable[[], None], run: Callable[[], None]) -> Callable[[], None]:
+    def record(
+        self, first: Callable[..., Any], run: Callable[..., Sequence[Tensor]], reads: Sequence[Any] = ()
+    ) -> tuple[Recording, Sequence[Tensor]]:
         """A graph of what `run` does on the current stream.
 
         `first` loads kernels, and makes what libraries keep for a thread and a stream: a capture can do neither.
         """
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
+        self.recording = True
         try:
             with torch.cuda.stream(self.stream):
-                first()
-                return self._captured(run)
+                first(*reads)
+                return self._captured(run, reads)
         finally:
+            self.recording = False
             current.wait_stream(self.stream)
 
-    def _captured(self, run: Callable[[], None]) -> Graph:
+    def _captured(self, run: Callable[..., Sequence[Tensor]], reads: Sequence[Any]) -> tuple[Graph, Sequence[Tensor]]:
         stream, graph, failure = c_void_p(self.stream.cuda_stream), c_void_p(), None
+        results: Sequence[Tensor] = ()
         try:
             checked(cuda_driver().cuStreamBeginCapture_v2(stream, c_int(THREAD_LOCAL)), "begin a CUDA graph")
             try:
                 with no_garbage_collection():  # what it frees may call what a capture does not allow
-                    run()
+                    results = run(*reads)
             except Exception as error:  # of what CUDA refuses while it captures; the caller runs the same without
                 failure = error
             finally:
@@ -106,12 +125,34 @@ class CudaGraphs:
             if failure is not None:
                 raise NotRecorded(str(failure)) from failure
             checked(status, "capture the steps in a CUDA graph")
-            return Graph(graph, self)
+            return Graph(graph, self), results
         except EngineRefusal as error:
             raise NotRecorded(" ".join(str(error).split())) from error
         finally:
             if graph:
                 cuda_driver().cuGraphDestroy(graph)
+
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(self.device)
+
+    def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
+        self._copies(to, source, sizes)
+
+    def follow(self, stream: int) -> None:
+        # the number of the default stream is 0, of which torch would make a new stream
+        other = torch.cuda.ExternalStream(stream, self.device) if stream else torch.cuda.default_stream(self.device)
+        torch.cuda.current_stream().wait_stream(other)
+
+    def seconds(self, recording: Recording) -> float:
+        """How long a recording takes; it runs twice, as the first run loads it."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        recording()
+        start.record()
+        recording()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3
 
 
 class Graph:
@@ -127,7 +168,8 @@ class Graph:
         weakref.finalize(self, _destroy, self._ready).atexit = False
 
     def __call__(self) -> None:
-        checked(self._launch(self._ready, c_void_p(torch.cuda.current_stream().cuda_stream)), "run a CUDA graph")
+        stream = c_void_p(torch._C._cuda_getCurrentRawStream(self.owner.index))
+        checked(self._launch(self._ready, stream), "run a CUDA graph")
 
 
 def _destroy(ready: c_void_p) -> None:

@@ -7,75 +7,52 @@ matrices that move from call to call, as those that autocast makes do.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.graphs import captured_steps
 from leporello.engine.gpu.graphs.captured_memory import layout_of
-from leporello.engine.gpu.graphs.captured_steps import ATTEMPTS, FEWEST_STEPS, KINDS, STEPS, lasting, parts, switches
+from leporello.engine.gpu.graphs.captured_steps import FEWEST_STEPS, STEPS, parts
 from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder, Recording
+from leporello.engine.gpu.graphs.recordings import FixedValues, Recordings, lasting, switches
 from leporello.engine.gpu.levels.levels_steps import LevelsSteps, Scratch
 from leporello.engine.gpu.runner import Given
 
 
 @dataclass(eq=False)
-class LevelsKind:
+class LevelsKind(FixedValues):
     """Calls with the same batch and layout of matrices.
 
-    addresses    of the matrices at the last call
-    moving       matrices whose address has changed from call to call, with the memory that they are copied to
+    copies       memory for the matrices that move
     scratch      that the recordings read and write
     recordings   by their number of steps
     """
 
-    addresses: list[int]
-    moving: dict[int, Tensor | None] = field(default_factory=dict)
+    copies: dict[int, Tensor] = field(default_factory=dict)
     scratch: Scratch | None = None
     recordings: dict[int, Recording] = field(default_factory=dict)
-
-    def note(self, addresses: list[int]) -> None:
-        """Note where the matrices are now; what reads one that has moved is dropped."""
-        before, self.addresses = self.addresses, addresses
-        moved = {index for index, address in enumerate(addresses) if address != before[index]}
-        if moved - self.moving.keys():
-            self.moving |= dict.fromkeys(moved - self.moving.keys())
-            self.recordings.clear()
 
     def fixed(self, recorder: Recorder, matrices: Sequence[Tensor]) -> list[Tensor]:
         """The matrices as recordings read them; those that move are copied."""
         found = list(matrices)
-        for index, memory in self.moving.items():
-            if memory is None:
+        for index in self.moving:
+            if index not in self.copies:
                 with lasting(recorder):
-                    memory = self.moving[index] = torch.empty_like(matrices[index])
-            found[index] = memory.copy_(matrices[index])
+                    self.copies[index] = torch.empty_like(matrices[index])
+            found[index] = self.copies[index].copy_(matrices[index])
         return found
 
 
-class LevelsGraphs:
-    """The recordings of one kernel.
-
-    refused   why nothing is recorded any more
-    """
-
-    def __init__(self) -> None:
-        self.kinds: OrderedDict[Any, LevelsKind] = OrderedDict()
-        self.recorders: dict[torch.device, Recorder] = {}
-        self.refused: str | None = None
-        self.failures = 0
+class LevelsGraphs(Recordings[LevelsKind]):
+    """The recordings of one kernel."""
 
     @property
     def about(self) -> str:
         """How steps are launched, for `explain`."""
-        if self.refused is not None:
-            return f"not captured in CUDA graphs: {self.refused}"
-        if captured_steps.switched_off():
-            return "not captured in CUDA graphs: LEPORELLO_CUDA_GRAPHS=0"
+        if self.missing is not None:
+            return self.missing
         sizes = sorted({size for kind in self.kinds.values() for size in kind.recordings}, reverse=True)
         if not sizes:
             return f"captured in CUDA graphs of up to {STEPS} steps by the second call of a kind"
@@ -83,15 +60,8 @@ class LevelsGraphs:
 
     def run(self, launched: LevelsSteps, given: Given, matrices: Sequence[Tensor], steps: int) -> bool:
         """Run all steps; False where the caller has to, at the first call of a kind, or where nothing is recorded."""
-        if steps < FEWEST_STEPS or self.refused is not None or captured_steps.switched_off():
-            return False
-        device = given.device
-        if not captured_steps.can_capture(device):
-            return False
-        recorder = self.recorders.get(device)
+        recorder = self.recorder(given.device) if steps >= FEWEST_STEPS else None
         if recorder is None:
-            recorder = self.recorders[device] = captured_steps.recorder_of(device)
-        if recorder.is_busy():
             return False
         with recorder.turn():
             kind = self._kind(given, matrices)
@@ -104,14 +74,9 @@ class LevelsGraphs:
         """The kind of a call; None for the first of its kind."""
         key = (given.device, given.batch, layout_of(matrices), switches())
         addresses = [value.data_ptr() for value in matrices]
-        kind = self.kinds.get(key)
-        if kind is None:
-            self.kinds[key] = LevelsKind(addresses)
-            if len(self.kinds) > KINDS:
-                self.kinds.popitem(last=False)
-            return None
-        self.kinds.move_to_end(key)
-        kind.note(addresses)
+        kind = self.kind(key, lambda: LevelsKind(addresses))
+        if kind is not None and kind.note(addresses):
+            kind.recordings.clear()
         return kind
 
     def _replayed(
@@ -154,11 +119,9 @@ class LevelsGraphs:
         before = scratch.memory.clone()  # a step runs once before it is recorded
         try:
             with lasting(recorder):
-                kind.recordings[size] = recorder.record(
+                kind.recordings[size], _ = recorder.record(
                     lambda: launched.part(scratch, fixed, 1), lambda: launched.part(scratch, fixed, size)
                 )
         except (NotRecorded, torch.OutOfMemoryError) as error:
-            self.failures += 1
-            if self.failures == ATTEMPTS:
-                self.refused = str(error).split("\n")[0]
+            self.failed(error)
         scratch.memory.copy_(before)

@@ -117,12 +117,15 @@ class LevelsSteps:
                 if kernel is not None:
                     self.launcher.launch(kernel, scratch.table, at, scratch.batch)
 
-    def part(self, scratch: Scratch, matrices: Sequence[Tensor], steps: int) -> None:
-        """The steps of a part that another one follows, which looks for states in the first slots of vectors."""
+    def part(self, scratch: Scratch, matrices: Sequence[Tensor], steps: int) -> Sequence[Tensor]:
+        """The steps of a part that another one follows, which looks for states in the first slots of vectors; returns
+        the memory in which it leaves all values.
+        """
         self.launch(scratch, matrices, steps)
         if steps % 2:
             for first, second in scratch.doubled:
                 first.copy_(second)
+        return [scratch.memory]
 
 
 def _of_heads(matrix: Tensor, heads: int) -> Tensor:

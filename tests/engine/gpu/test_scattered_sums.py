@@ -14,7 +14,7 @@ import leporello as lp
 from leporello.engine.gpu.division.geometry import Geometry
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.text.cuda_emitter import FUNCTIONS_PLACE, KernelText, library_text
-from leporello.engine.gpu.text.memory import GATHER_SLOTS, SUM_SLOTS
+from leporello.engine.gpu.text.memory import MARKED_SLOTS, PHASED_SLOTS
 from tests.engine.gpu.kernels import kernels_of
 from tests.gpu_on_host import SHAPES, compiled, library
 from tests.nets.twins import thoroughly
@@ -73,25 +73,25 @@ def test_nan_and_infinity_come_through(dtype: torch.dtype, value: float) -> None
     assert torch.equal(found.isfinite(), expected.isfinite())
 
 
-def test_memory_does_not_grow_with_the_length() -> None:
+def test_memory_is_that_of_a_few_steps() -> None:
     for kernel in kernels_of(lp.LSTM(16, HIDDEN), 16, torch.bfloat16):
         memory = KernelText(schedule_of(kernel), SHAPES[GRID]).memory
         assert bool(memory.scatters) == kernel.reverse
-        for_steps = [memory.exchange_bytes(steps, groups=5, groups_at_once=2) for steps in (1, 1000)]
+        found = memory.exchange_bytes(groups=5, groups_at_once=2)
         if kernel.reverse:  # 3 x 3 blocks send 16 units of 8 rows, in 2 bytes
-            assert for_steps[0] == for_steps[1] == [SUM_SLOTS * 2 * 9 * 16 * 8 * 2]
+            assert found == [PHASED_SLOTS * 2 * 9 * 16 * 8 * 2]
         else:
-            assert [1000 * size for size in for_steps[0]] == for_steps[1]
+            assert found == [MARKED_SLOTS * 5 * HIDDEN * 8 * 2]
     (forward,) = (k for k in kernels_of(lp.LSTM(16, HIDDEN), 16, torch.float32) if not k.reverse)
-    memory = KernelText(schedule_of(forward), SHAPES[GRID]).memory  # 48 numbers of 8 rows, in 4 bytes
-    assert memory.exchange_bytes(1000, 5, 2) == [GATHER_SLOTS * 5 * 48 * 8 * 4]
+    memory = KernelText(schedule_of(forward), SHAPES[GRID]).memory
+    assert memory.exchange_bytes(5, 2) == [PHASED_SLOTS * 5 * HIDDEN * 8 * 4]
     clusters = KernelText(schedule_of(kernel), Geometry("cluster", 4, 2, 64)).memory
-    assert clusters.exchange_bytes(7, 5, 5) == [0]
+    assert clusters.exchange_bytes(5, 5) == [0]
 
 
 def test_phases_leave_numbers_alone() -> None:
     """Every number of 16 bits: NaN and infinity remain, others are rounded, upwards as often as downwards."""
-    names = "BLOCKS TILES HEADS THREADS WORDS EXCHANGE EXACT ACCURATE SUM_SLOTS GATHER_SLOTS SUMS_BEFORE".split()
+    names = "BLOCKS TILES HEADS THREADS WORDS EXCHANGE EXACT ACCURATE PHASED_SLOTS MARKED_SLOTS SUMS_BEFORE".split()
     text = "\n".join(f"#define {name} 1" for name in names)
     text += "\n" + library_text("host.h").replace(FUNCTIONS_PLACE, library_text("functions.cuh"))
     text += '\nextern "C" u32 sent(u32 word, u32 phase) { return with_phase(word, phase); }'
@@ -149,6 +149,6 @@ def exchange(slots: int, blocks: int, steps: int, seed: int) -> list[list[set[in
 
 def test_two_slots_suffice_in_any_order() -> None:
     for seed in range(40):
-        read = exchange(SUM_SLOTS, blocks=3, steps=9, seed=seed)
+        read = exchange(PHASED_SLOTS, blocks=3, steps=9, seed=seed)
         assert read == [[{step} for step in range(9)]] * 3
     assert any(exchange(1, blocks=3, steps=9, seed=seed) is None for seed in range(5))

@@ -160,7 +160,7 @@ def launch_groups(kernel: Persistent, given: Given, steps: int) -> None:
     words = array("Q", [steps, batch, 0, groups])
     words.extend(given.addresses)
     most = kernel.groups_at_once()
-    sizes = text.memory.exchange_bytes(steps, groups, most)
+    sizes = text.memory.exchange_bytes(groups, most)
     # held until the launches are queued: torch's allocator then orders its reuse
     workspace = torch.full((sum(sizes) // 4,), -1, dtype=torch.int32, device=device) if any(sizes) else None
     at = 0 if workspace is None else workspace.data_ptr()

@@ -1,8 +1,8 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
 // memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
-// SUM_SLOTS and GATHER_SLOTS (steps of which scattered sums and vectors of float32 have memory in L2) and the word SUMS_BEFORE
-// (steps of earlier launches in that of sums);
+// PHASED_SLOTS and MARKED_SLOTS (steps of which there is memory in L2, see there) and the word SUMS_BEFORE (steps of earlier
+// launches in that of scattered sums);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -137,10 +137,14 @@ struct Machine {
 
 #if EXCHANGE == 2
 INLINE bool is_unset(uint4 v) { return v.x == UNSET || v.y == UNSET || v.z == UNSET || v.w == UNSET; }
+INLINE bool is_all_unset(uint4 v) { return (v.x & v.y & v.z & v.w) == UNSET; }
 INLINE uint4 load_gathered(const char *from) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
     return v;
+}
+INLINE void store_gathered(char *to, uint4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 INLINE uint4 load_two(const char *from) {
     u64 low, high;
@@ -152,10 +156,18 @@ INLINE void store_two(char *to, uint4 v) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1,%2};" ::"l"(to), "l"(low), "l"(high) : "memory");
 }
 // a whole vector into shared memory. PHASED: 64 bits are there when their lowest bit is the phase; else 16 bytes are there
-// when none of their words is the mark of memory that nobody has written
-template <int WHOLE, bool PHASED>
-INLINE void gather(const char *from, u32 to, u32 phase) {
+// when none of their words is the mark of memory that nobody has written. `cleared`: SLICE bytes into which the calling
+// threads have written marks, 16 bytes each; they are read, so that they are there for others when this returns
+template <int WHOLE, int SLICE, bool PHASED>
+INLINE void gather(const char *from, u32 to, u32 phase, const char *cleared) {
     constexpr int PIECES = (WHOLE / 16 + THREADS - 1) / THREADS, TOGETHER = PIECES < 8 ? PIECES : 8;
+    constexpr int OWN = PHASED ? 1 : (SLICE / 16 + THREADS - 1) / THREADS;
+    uint4 own[OWN];
+UNROLL
+    for (int i = 0; i < OWN; i++) {
+        const int o = (i * THREADS + (int)threadIdx.x) * 16;
+        own[i] = !PHASED && cleared && o < SLICE ? load_gathered(cleared + o) : make_uint4(UNSET, UNSET, UNSET, UNSET);
+    }
 UNROLL
     for (int first = 0; first < PIECES; first += TOGETHER) {
         uint4 v[TOGETHER];
@@ -183,6 +195,9 @@ UNROLL
             if (o < WHOLE) store_shared(to + o, v[i]);
         }
     }
+UNROLL
+    for (int i = 0; i < OWN; i++)
+        if (!is_all_unset(own[i])) failed("mark");
 }
 #endif
 
@@ -192,8 +207,11 @@ UNROLL
 // the slices in the order of the blocks. The rows of a chunk are rotated, so that a warp that reads four chunks of eight
 // rows meets every bank of shared memory once.
 //
-// Through L2, vectors of float32 have two slots in memory, as scattered sums do, and the phase of a step in the lowest bit
-// of every second number; in 16 bits each bit counts, and there is memory for all steps.
+// Through L2, vectors have slots in memory for a few steps. Those of float32 have two, as scattered sums do, and the phase of
+// a step in the lowest bit of every second number. In 16 bits each bit counts; what is there is told by a mark that is no
+// number. A block sends step s when it has all of s - 1, which each block has sent when it had all of s - 2: it then marks
+// its slice of s - 2 as unset, and reads the marks before it sends s + 1. Who has s + 1 finds the marks: step s + 2 may have
+// the memory of s - 2, and there are four slots.
 
 enum { F16, BF16, F32 };
 
@@ -265,15 +283,17 @@ UNROLL
                 store_two(to + o, v);
                 continue;
             }
-            asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to + o), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+            store_gathered(to + o, v);
         }
+        char *before = slot < 2 || PHASED ? nullptr : global(m, tile, slot - 2) + b.rank * SLICE;
+        for (int o = threadIdx.x * 16; before && o < SLICE; o += THREADS * 16) store_gathered(before + o, make_uint4(UNSET, UNSET, UNSET, UNSET));
 #endif
     }
     template <class M> METHOD static char *global(M &m, int tile, long slot) {
-        const long at = PHASED ? slot % GATHER_SLOTS : slot;
+        const long at = slot % (PHASED ? PHASED_SLOTS : MARKED_SLOTS);
         return (char *)m.given.word[WORD] + ((at * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
     }
-    METHOD static u32 phase_of(long slot) { return (u32)(slot / GATHER_SLOTS & 1); }
+    METHOD static u32 phase_of(long slot) { return (u32)(slot / PHASED_SLOTS & 1); }
     // until all slices have arrived
     template <class M> METHOD static void wait(M &m, int tile, long slot) {
 #if EXCHANGE == 1
@@ -281,7 +301,8 @@ UNROLL
         barrier_wait(bar, (u32)(slot >> 1) & 1);
         if (threadIdx.x == 0) barrier_expect(bar, WHOLE);
 #elif EXCHANGE == 2
-        gather<WHOLE, PHASED>(global(m, tile, slot), m.block.base + whole(tile, slot), phase_of(slot));
+        const char *cleared = slot < 2 || PHASED ? nullptr : global(m, tile, slot - 2) + m.block.rank * SLICE;
+        gather<WHOLE, SLICE, PHASED>(global(m, tile, slot), m.block.base + whole(tile, slot), phase_of(slot), cleared);
         __syncthreads();
 #endif
     }
@@ -407,7 +428,7 @@ UNROLL
 // Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
 // A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type: four numbers of each lane, to the same
 // lane of the owner. PER_OWNER tiles belong to each block. GROUPS groups of warps add up the sums, each those of a part of
-// the blocks. Through L2, the sums of a step are in one of SUM_SLOTS slots. A slot's steps have phase 0 and 1 in turn, which
+// the blocks. Through L2, the sums of a step are in one of PHASED_SLOTS slots. A slot's steps have phase 0 and 1 in turn, which
 // is the lowest bit of every 64; memory begins with phase 1. A block writes a slot again when it has the sums of the step
 // before, which each block has sent after it had all of the slot: two slots suffice.
 
@@ -512,10 +533,10 @@ UNROLL
     }
     METHOD static u32 pair(float low, float high) { return V::KIND == BF16 ? two_bf16(low, high) : two_f16(low, high); }
     template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
-        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
+        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % PHASED_SLOTS;
+        return (char *)m.given.word[WORD] + (((group * PHASED_SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
     }
-    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
+    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / PHASED_SLOTS & 1); }
     // four numbers of a lane; 16-bit ones are in the first two words
     METHOD static uint4 load_sums(u32 from) {
         if (V::KIND == F32) return load_shared(from);

@@ -70,9 +70,9 @@ struct Machine {
 
 enum { F16, BF16, F32 };
 
-// Through L2: a copy in which every second word, which has the phase of a step, is changed. Where it has the phase of another
-// step, which a GPU would wait for, it becomes NaN.
-template <class F> void marked(char *to, const char *from, int bytes, F change) {
+// A copy in which every second word, which has the phase of a step, is changed. Where it has the phase of another step, which
+// a GPU would wait for, it becomes NaN.
+template <class F> void changed(char *to, const char *from, int bytes, F change) {
     for (int at = 0; at < bytes; at += 8) {
         u32 words[2];
         memcpy(words, from + at, 8);
@@ -113,20 +113,31 @@ struct Vector {
         if (!EXCHANGE) return;
         for (Block &from : m.blocks) {
             const char *staged = from.shared + STAGED + tile * SLICE;
-            if (PHASED) marked(memory(m, from, tile, slot) + from.rank * SLICE, staged, SLICE, [&](u32 v) { return with_phase(v, phase_of(slot)); });
-            else
+            if (EXCHANGE == 2) {
+                char *to = memory(m, from, tile, slot) + from.rank * SLICE;
+                if (PHASED) changed(to, staged, SLICE, [&](u32 v) { return with_phase(v, phase_of(slot)); });
+                else memcpy(to, staged, SLICE);
+                if (!PHASED && slot >= 2) memset(memory(m, from, tile, slot - 2) + from.rank * SLICE, 0xff, SLICE);
+            } else
                 for (Block &to : m.blocks)
                     if (from.group == to.group) memcpy(to.shared + whole(tile, slot) + from.rank * SLICE, staged, SLICE);
         }
     }
+    // what a GPU would wait for, as it is not there yet, becomes NaN
     template <class M> static void wait(M &m, int tile, long slot) {
-        for (Block &b : m.blocks)
-            if (PHASED) marked(b.shared + whole(tile, slot), memory(m, b, tile, slot), WHOLE, [&](u32 v) { return checked(v, phase_of(slot)); });
+        for (Block &b : m.blocks) {
+            if (EXCHANGE != 2) continue;
+            char *to = b.shared + whole(tile, slot);
+            const char *from = memory(m, b, tile, slot);
+            if (PHASED) changed(to, from, WHOLE, [&](u32 v) { return checked(v, phase_of(slot)); });
+            else memcpy(to, from, WHOLE);  // the mark is NaN in both types
+        }
     }
     template <class M> static char *memory(M &m, const Block &b, int tile, long slot) {
-        return (char *)m.given.word[WORD] + ((slot % GATHER_SLOTS * (long)m.given.word[3] + b.group) * TILES + tile) * (long)WHOLE;
+        const long at = slot % (PHASED ? PHASED_SLOTS : MARKED_SLOTS);
+        return (char *)m.given.word[WORD] + ((at * (long)m.given.word[3] + b.group) * TILES + tile) * (long)WHOLE;
     }
-    static u32 phase_of(long slot) { return (u32)(slot / GATHER_SLOTS & 1); }
+    static u32 phase_of(long slot) { return (u32)(slot / PHASED_SLOTS & 1); }
 };
 
 template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
@@ -194,10 +205,10 @@ struct Scatter {
     }
     template <class M> static char *received(M &m, const Block &to, int tile, long slot) {
         if (EXCHANGE != 2) return to.shared + RECEIVED + (tile * 2 + (int)(slot & 1)) * WHOLE;
-        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
+        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % PHASED_SLOTS;
+        return (char *)m.given.word[WORD] + (((group * PHASED_SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
     }
-    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
+    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / PHASED_SLOTS & 1); }
     template <class M> void send(M &m, int tile, long slot) {
         std::vector<float> v(8 * LONG);
         char sums[SENT];
@@ -219,7 +230,7 @@ struct Scatter {
                         memcpy(sums + place(unit, row), &bits, SIZE);
                     }
                 char *there = received(m, to, tile, slot) + b.rank * SENT;
-                if (EXCHANGE == 2) marked(there, sums, SENT, [&](u32 v) { return with_phase(v, phase_of(m, slot)); });
+                if (EXCHANGE == 2) changed(there, sums, SENT, [&](u32 v) { return with_phase(v, phase_of(m, slot)); });
                 else memcpy(there, sums, SENT);
             }
         }
@@ -227,7 +238,7 @@ struct Scatter {
     template <class M> void wait(M &m, int tile, long slot, int half) {
         std::vector<char> sums(WHOLE);
         for (Block &b : m.blocks) {
-            if (EXCHANGE == 2) marked(sums.data(), received(m, b, tile, slot), WHOLE, [&](u32 v) { return checked(v, phase_of(m, slot)); });
+            if (EXCHANGE == 2) changed(sums.data(), received(m, b, tile, slot), WHOLE, [&](u32 v) { return checked(v, phase_of(m, slot)); });
             else memcpy(sums.data(), received(m, b, tile, slot), WHOLE);
             for (int unit = 0; unit < UNITS; unit++)
                 for (int row = 0; row < 8; row++) {

@@ -76,8 +76,8 @@ class LevelsText:
             "EXCHANGE": EXCHANGES.index("block"),
             "EXACT": 1,
             "SHARED": 0,
-            "SUM_SLOTS": 1,
-            "GATHER_SLOTS": 1,
+            "PHASED_SLOTS": 1,
+            "MARKED_SLOTS": 1,
             "SUMS_BEFORE": 0,
             **defined,
         }

@@ -17,8 +17,8 @@ from leporello.engine.gpu.division.schedule import Schedule, Total
 from leporello.engine.gpu.text.words import Words
 from leporello.errors import EngineRefusal
 
-SUM_SLOTS = 2  # steps of which scattered sums have memory in L2 (device.cuh)
-GATHER_SLOTS = 2  # and vectors of float32
+PHASED_SLOTS = 2  # steps of which scattered sums and vectors of float32 have memory in L2 (device.cuh)
+MARKED_SLOTS = 4  # and vectors of 16 bits
 VECTOR_TYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
@@ -116,20 +116,19 @@ class Memory(Words):
                 at += tiling.sum_bytes
         return at
 
-    def exchange_bytes(self, steps: int, groups: int, groups_at_once: int) -> list[int]:
+    def exchange_bytes(self, groups: int, groups_at_once: int) -> list[int]:
         """Of global memory for each vector that is exchanged through L2, filled with ones before a call.
 
-        Vectors of 16 bits that are gathered have memory for all steps, those of float32 for two; scattered sums for two
-        steps of one launch.
+        They have memory for a few steps: vectors that are gathered of the whole call, scattered sums of one launch.
         """
         if self.geometry.exchange != "grid":
             return [0] * len(self.slice_bytes)
         found = []
         for index, (kind, size) in enumerate(zip(self.vector_types, self.slice_bytes, strict=True)):
             if index in self.scatters:
-                slots = SUM_SLOTS * min(groups, groups_at_once)
+                slots = PHASED_SLOTS * min(groups, groups_at_once)
             else:
-                slots = groups * (GATHER_SLOTS if kind.startswith("Vector<F32") else steps)
+                slots = groups * (PHASED_SLOTS if kind.startswith("Vector<F32") else MARKED_SLOTS)
             found.append(slots * self.geometry.tiles * size)
         return found
 

@@ -41,7 +41,9 @@ INLINE u32 two_bf16(float low, float high) { u32 d; asm("cvt.rn.bf16x2.f32 %0, %
 INLINE u32 two_f16(float low, float high) { u32 d; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d; }
 INLINE u16 to_f16(float v) { u16 d; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v)); return d; }
 INLINE float from_f16(u16 v) { float d; asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v)); return d; }
-INLINE u32 tf32(float v) { u32 d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
+// volatile: of EXACT products the parts of a matrix are made where they are used. Made before the first step, they would
+// need twice the registers, which no thread has
+INLINE u32 tf32(float v) { u32 d; asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
 INLINE float ex2(float v) { float d; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 INLINE float rcp(float v) { float d; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 

@@ -97,8 +97,6 @@ def test_phases_leave_numbers_alone() -> None:
         "EXCHANGE",
         "EXACT",
         "ACCURATE",
-        "SUM_SLOTS",
-        "SUMS_BEFORE",
     )
     text = "\n".join(f"#define {name} 1" for name in names)
     text += "\n" + library_text("host.h").replace(FUNCTIONS_PLACE, library_text("functions.cuh"))

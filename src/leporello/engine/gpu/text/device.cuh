@@ -1,7 +1,6 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
 // memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
-// SUM_SLOTS (steps of which scattered sums have memory in L2) and the word SUMS_BEFORE (steps of earlier launches in it);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -383,11 +382,12 @@ UNROLL
 // Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
 // A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type: four numbers of each lane, to the same
 // lane of the owner. PER_OWNER tiles belong to each block. GROUPS groups of warps add up the sums, each those of a part of
-// the blocks. Through L2, the sums of a step are in one of SUM_SLOTS slots. A slot's steps have phase 0 and 1 in turn, which
-// is the lowest bit of every 64; memory begins with phase 1. A block writes a slot again when it has the sums of the step
-// before, which each block has sent after it had all of the slot: two slots suffice.
+// the blocks. Through L2, the sums of a step are in one of SLOTS slots, in turn; the word BEFORE counts the steps of earlier
+// launches. A slot's steps have phase 0 and 1 in turn, which is the lowest bit of every 64; memory begins with phase 1. A
+// block writes a slot again when it has the sums of the step before, which each block has sent after it had all of the
+// slot: two slots suffice.
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int BEFORE, int SLOTS, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int ALL = BLOCKS * PER_OWNER, MTW = (ALL + WARPS - 1) / WARPS, REST = PIECES - KEPT;
     static const int LANE = V::KIND == F32 ? 16 : 8, TILE = 32 * LANE, WHOLE = ALL * TILE;
@@ -488,10 +488,10 @@ UNROLL
     }
     METHOD static u32 pair(float low, float high) { return V::KIND == BF16 ? two_bf16(low, high) : two_f16(low, high); }
     template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
-        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
+        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[BEFORE]) % SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
     }
-    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
+    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[BEFORE]) / SLOTS & 1); }
     // four numbers of a lane; 16-bit ones are in the first two words
     METHOD static uint4 load_sums(u32 from) {
         if (V::KIND == F32) return load_shared(from);

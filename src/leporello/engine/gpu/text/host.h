@@ -143,7 +143,7 @@ struct Multiply {
     }
 };
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int BEFORE, int SLOTS, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, SIZE = 16 / V::PER, SENT = UNITS * 8 * SIZE, WHOLE = BLOCKS * SENT;
     template <class M> static void begin(M &m) {
@@ -170,10 +170,10 @@ struct Scatter {
     }
     template <class M> static char *received(M &m, const Block &to, int tile, long slot) {
         if (EXCHANGE != 2) return to.shared + RECEIVED + (tile * 2 + (int)(slot & 1)) * WHOLE;
-        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % SUM_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * SUM_SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
+        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[BEFORE]) % SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
     }
-    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / SUM_SLOTS & 1); }
+    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[BEFORE]) / SLOTS & 1); }
     template <class M> void send(M &m, int tile, long slot) {
         std::vector<float> v(8 * LONG);
         char sums[SENT];

@@ -105,6 +105,7 @@ class Memory(Words):
                     sums += 2 * tiles * self.slice_bytes[vector] // geometry.blocks
                 form = f"{tiling.tiles16}, {tiling.pieces}, {tiling.kept}, {rest}, {at}, {received}"
                 form += f", {vector * tiles * 16}, {self.words['vector', vector]}"
+                form += f", {self.words['sums before', 0]}, {SUM_SLOTS}"
                 self.multiply_types.append(
                     f"Scatter<W{index}, V{vector}, {form}, {sums}, {tiling.pitch}, {tiling.over_inner}>"
                 )

@@ -91,7 +91,16 @@ def test_memory_is_that_of_a_few_steps() -> None:
 
 def test_phases_leave_numbers_alone() -> None:
     """Every number of 16 bits: NaN and infinity remain, others are rounded, upwards as often as downwards."""
-    names = "BLOCKS TILES HEADS THREADS WORDS EXCHANGE EXACT ACCURATE PHASED_SLOTS MARKED_SLOTS SUMS_BEFORE".split()
+    names = (
+        "BLOCKS",
+        "TILES",
+        "HEADS",
+        "THREADS",
+        "WORDS",
+        "EXCHANGE",
+        "EXACT",
+        "ACCURATE",
+    )
     text = "\n".join(f"#define {name} 1" for name in names)
     text += "\n" + library_text("host.h").replace(FUNCTIONS_PLACE, library_text("functions.cuh"))
     text += '\nextern "C" u32 sent(u32 word, u32 phase) { return with_phase(word, phase); }'

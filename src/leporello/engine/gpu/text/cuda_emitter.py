@@ -15,7 +15,7 @@ from leporello.engine.gpu.text.inputs import Inputs, InputWriter, from_storage
 from leporello.engine.gpu.text.level_writer import OPERATIONS
 from leporello.engine.gpu.text.lines import Lines, place_text
 from leporello.engine.gpu.text.matrix_text import matrix_elements, vector_reader
-from leporello.engine.gpu.text.memory import MARKED_SLOTS, PHASED_SLOTS, Memory
+from leporello.engine.gpu.text.memory import Memory
 from leporello.engine.gpu.text.registers import Registers
 from leporello.kernel.description import Buffer
 
@@ -51,9 +51,6 @@ class KernelText:
             "WORDS": self.memory.word_count,
             "EXCHANGE": EXCHANGES.index(self.geometry.exchange),
             "SHARED": self.memory.shared_bytes,
-            "PHASED_SLOTS": PHASED_SLOTS,
-            "MARKED_SLOTS": MARKED_SLOTS,
-            "SUMS_BEFORE": self.memory.words["sums before", 0],
             **defined,
         }
         lines = [f"/* {self.kernel.name}, {'backwards' if self.kernel.reverse else 'forwards'} in time */"]

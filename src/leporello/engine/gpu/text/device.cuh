@@ -1,8 +1,6 @@
 // What generated kernels are made of, on a GPU. A group of BLOCKS thread blocks takes TILES tiles of 8 rows through all
 // steps; each block has its units (schedule.py) and the rows of the matrices that give them, in registers and shared
 // memory. Defined before this text: BLOCKS, TILES, HEADS, THREADS, WORDS; EXCHANGE (0 one block, 1 a cluster, 2 through L2);
-// PHASED_SLOTS and MARKED_SLOTS (steps of which there is memory in L2, see there) and the word SUMS_BEFORE (steps of earlier
-// launches in that of scattered sums);
 // EXACT (products of float32 in three TF32 products); ACCURATE (slower functions, for float32). host.h has the same names.
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -42,7 +40,9 @@ INLINE u32 two_bf16(float low, float high) { u32 d; asm("cvt.rn.bf16x2.f32 %0, %
 INLINE u32 two_f16(float low, float high) { u32 d; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low)); return d; }
 INLINE u16 to_f16(float v) { u16 d; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v)); return d; }
 INLINE float from_f16(u16 v) { float d; asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v)); return d; }
-INLINE u32 tf32(float v) { u32 d; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
+// volatile: of EXACT products the parts of a matrix are made where they are used. Made before the first step, they would
+// need twice the registers, which no thread has
+INLINE u32 tf32(float v) { u32 d; asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(v)); return d; }
 INLINE float ex2(float v) { float d; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 INLINE float rcp(float v) { float d; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(v)); return d; }
 
@@ -207,15 +207,15 @@ UNROLL
 // the slices in the order of the blocks. The rows of a chunk are rotated, so that a warp that reads four chunks of eight
 // rows meets every bank of shared memory once.
 //
-// Through L2, vectors have slots in memory for a few steps. Those of float32 have two, as scattered sums do, and the phase of
-// a step in the lowest bit of every second number. In 16 bits each bit counts; what is there is told by a mark that is no
+// Through L2, vectors have IN_L2 slots in memory, each for a step. Those of float32 have two, as scattered sums do, and the
+// phase of a step in the lowest bit of every second number. In 16 bits each bit counts; what is there is told by a mark that is no
 // number. A block sends step s when it has all of s - 1, which each block has sent when it had all of s - 2: it then marks
 // its slice of s - 2 as unset, and reads the marks before it sends s + 1. Who has s + 1 finds the marks: step s + 2 may have
 // the memory of s - 2, and there are four slots.
 
 enum { F16, BF16, F32 };
 
-template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD>
+template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD, int IN_L2>
 struct Vector {
     static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
     static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
@@ -290,10 +290,9 @@ UNROLL
 #endif
     }
     template <class M> METHOD static char *global(M &m, int tile, long slot) {
-        const long at = slot % (PHASED ? PHASED_SLOTS : MARKED_SLOTS);
-        return (char *)m.given.word[WORD] + ((at * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
+        return (char *)m.given.word[WORD] + ((slot % IN_L2 * (long)m.given.word[3] + m.block.group) * TILES + tile) * (long)WHOLE;
     }
-    METHOD static u32 phase_of(long slot) { return (u32)(slot / PHASED_SLOTS & 1); }
+    METHOD static u32 phase_of(long slot) { return (u32)(slot / IN_L2 & 1); }
     // until all slices have arrived
     template <class M> METHOD static void wait(M &m, int tile, long slot) {
 #if EXCHANGE == 1
@@ -428,11 +427,12 @@ UNROLL
 // Where a vector is longer than the result (a gradient through four gates), partial sums are fewer bytes than the vector.
 // A tile of 16 units and 8 rows travels as the warp holds it, in the vector's type: four numbers of each lane, to the same
 // lane of the owner. PER_OWNER tiles belong to each block. GROUPS groups of warps add up the sums, each those of a part of
-// the blocks. Through L2, the sums of a step are in one of PHASED_SLOTS slots. A slot's steps have phase 0 and 1 in turn, which
-// is the lowest bit of every 64; memory begins with phase 1. A block writes a slot again when it has the sums of the step
-// before, which each block has sent after it had all of the slot: two slots suffice.
+// the blocks. Through L2, the sums of a step are in one of SLOTS slots, in turn; the word BEFORE counts the steps of earlier
+// launches. A slot's steps have phase 0 and 1 in turn, which is the lowest bit of every 64; memory begins with phase 1. A
+// block writes a slot again when it has the sums of the step before, which each block has sent after it had all of the
+// slot: two slots suffice.
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int BEFORE, int SLOTS, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int ALL = BLOCKS * PER_OWNER, MTW = (ALL + WARPS - 1) / WARPS, REST = PIECES - KEPT;
     static const int LANE = V::KIND == F32 ? 16 : 8, TILE = 32 * LANE, WHOLE = ALL * TILE;
@@ -533,10 +533,10 @@ UNROLL
     }
     METHOD static u32 pair(float low, float high) { return V::KIND == BF16 ? two_bf16(low, high) : two_f16(low, high); }
     template <class M> METHOD static char *global(M &m, int owner, int tile, long slot) {
-        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % PHASED_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * PHASED_SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
+        const long group = m.block.group - (long)m.given.word[2], at = (slot + m.given.word[BEFORE]) % SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SLOTS + at) * TILES + tile) * BLOCKS + owner) * (long)WHOLE;
     }
-    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / PHASED_SLOTS & 1); }
+    template <class M> METHOD static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[BEFORE]) / SLOTS & 1); }
     // four numbers of a lane; 16-bit ones are in the first two words
     METHOD static uint4 load_sums(u32 from) {
         if (V::KIND == F32) return load_shared(from);

@@ -82,7 +82,7 @@ template <class F> void changed(char *to, const char *from, int bytes, F change)
 }
 INLINE u32 checked(u32 v, u32 phase) { return (v & 1) == phase ? without_phase(v) : 0x7fffffff; }
 
-template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD>
+template <int TYPE, int CHUNKS, int AT, int ROOM, int STAGED, int BARRIER, int WORD, int IN_L2>
 struct Vector {
     static const int PER = TYPE == F32 ? 4 : 8, SLICE = CHUNKS * 128, WHOLE = BLOCKS * SLICE, KIND = TYPE, CHUNK_COUNT = CHUNKS;
     static const int SLOTS = EXCHANGE == 2 ? 1 : 2;
@@ -134,10 +134,9 @@ struct Vector {
         }
     }
     template <class M> static char *memory(M &m, const Block &b, int tile, long slot) {
-        const long at = slot % (PHASED ? PHASED_SLOTS : MARKED_SLOTS);
-        return (char *)m.given.word[WORD] + ((at * (long)m.given.word[3] + b.group) * TILES + tile) * (long)WHOLE;
+        return (char *)m.given.word[WORD] + ((slot % IN_L2 * (long)m.given.word[3] + b.group) * TILES + tile) * (long)WHOLE;
     }
-    static u32 phase_of(long slot) { return (u32)(slot / PHASED_SLOTS & 1); }
+    static u32 phase_of(long slot) { return (u32)(slot / IN_L2 & 1); }
 };
 
 template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
@@ -178,7 +177,7 @@ struct Multiply {
     }
 };
 
-template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int SUMS, int PITCH, int GROUPS>
+template <class W, class V, int PER_OWNER, int PIECES, int KEPT, int AT, int STAGED, int RECEIVED, int BARRIER, int WORD, int BEFORE, int SLOTS, int SUMS, int PITCH, int GROUPS>
 struct Scatter {
     static const int LONG = V::CHUNK_COUNT * V::PER, UNITS = PER_OWNER * 16, SIZE = 16 / V::PER, SENT = UNITS * 8 * SIZE, WHOLE = BLOCKS * SENT;
     template <class M> static void begin(M &m) {
@@ -205,10 +204,10 @@ struct Scatter {
     }
     template <class M> static char *received(M &m, const Block &to, int tile, long slot) {
         if (EXCHANGE != 2) return to.shared + RECEIVED + (tile * 2 + (int)(slot & 1)) * WHOLE;
-        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[SUMS_BEFORE]) % PHASED_SLOTS;
-        return (char *)m.given.word[WORD] + (((group * PHASED_SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
+        const long group = to.group - (long)m.given.word[2], at = (slot + m.given.word[BEFORE]) % SLOTS;
+        return (char *)m.given.word[WORD] + (((group * SLOTS + at) * TILES + tile) * BLOCKS + to.rank) * (long)WHOLE;
     }
-    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[SUMS_BEFORE]) / PHASED_SLOTS & 1); }
+    template <class M> static u32 phase_of(M &m, long slot) { return (u32)((slot + m.given.word[BEFORE]) / SLOTS & 1); }
     template <class M> void send(M &m, int tile, long slot) {
         std::vector<float> v(8 * LONG);
         char sums[SENT];

@@ -76,9 +76,6 @@ class LevelsText:
             "EXCHANGE": EXCHANGES.index("block"),
             "EXACT": 1,
             "SHARED": 0,
-            "PHASED_SLOTS": 1,
-            "MARKED_SLOTS": 1,
-            "SUMS_BEFORE": 0,
             **defined,
         }
         lines = [f"/* {self.kernel.name}, {'backwards' if self.kernel.reverse else 'forwards'} in time */"]

@@ -28,6 +28,7 @@ class Memory(Words):
     vector_types     of the vectors of the schedule, then of those of totals, as C++
     multiply_types   of the multiplications
     scatters         vectors that are not gathered, with the multiplication that sends sums instead
+    slots            steps of each vector for which there is memory in L2
     slice_bytes      of each vector, for one tile of all blocks of a group, and one step
     reduced          where the parts of each total are
     ring_begin       where the ring of inputs is
@@ -68,6 +69,7 @@ class Memory(Words):
         geometry, tiles, vectors = self.geometry, self.geometry.tiles, self.schedule.vectors
         self.vector_types: list[str] = []
         self.slice_bytes: list[int] = []
+        self.slots: list[int] = []
         self.scatters: dict[int, int] = {}
         forms = [(chunks_of(v, geometry), VECTOR_TYPES.get(v.of.dtype, "F32")) for v in vectors]
         forms += [(-(-len(totals) // 4), "F32") for totals in self.totals_at.values()]
@@ -80,15 +82,17 @@ class Memory(Words):
             ]
             if readers and readers[0][1].scattered:
                 self.scatters[index] = readers[0][0]
-                self.vector_types.append(f"Vector<{kind}, {chunks}, 0, 0, 0, 0, 0>")
+                self.vector_types.append(f"Vector<{kind}, {chunks}, 0, 0, 0, 0, 0, 0>")
                 tile_bytes = 512 if kind == "F32" else 256
                 self.slice_bytes.append(readers[0][1].tiles16 * tile_bytes * geometry.blocks**2)
+                self.slots.append(PHASED_SLOTS)
                 continue
             whole = chunks * geometry.blocks * CHUNK_BYTES
             room = max([whole, *(t.over_inner * t.pieces * 4 * CHUNK_BYTES for _, t in readers)])
             staged = at + tiles * self._slots * room
             offsets = f"{at}, {room}, {staged}, {index * tiles * 16}, {self.words['vector', index]}"
-            self.vector_types.append(f"Vector<{kind}, {chunks}, {offsets}>")
+            self.slots.append(PHASED_SLOTS if kind == "F32" else MARKED_SLOTS)
+            self.vector_types.append(f"Vector<{kind}, {chunks}, {offsets}, {self.slots[-1]}>")
             self.slice_bytes.append(whole)
             at = staged + (0 if geometry.exchange == "block" else tiles * chunks * CHUNK_BYTES)
         return at
@@ -106,6 +110,7 @@ class Memory(Words):
                     sums += 2 * tiles * self.slice_bytes[vector] // geometry.blocks
                 form = f"{tiling.tiles16}, {tiling.pieces}, {tiling.kept}, {rest}, {at}, {received}"
                 form += f", {vector * tiles * 16}, {self.words['vector', vector]}"
+                form += f", {self.words['sums before', 0]}, {self.slots[vector]}"
                 self.multiply_types.append(
                     f"Scatter<W{index}, V{vector}, {form}, {sums}, {tiling.pitch}, {tiling.over_inner}>"
                 )
@@ -123,14 +128,11 @@ class Memory(Words):
         """
         if self.geometry.exchange != "grid":
             return [0] * len(self.slice_bytes)
-        found = []
-        for index, (kind, size) in enumerate(zip(self.vector_types, self.slice_bytes, strict=True)):
-            if index in self.scatters:
-                slots = PHASED_SLOTS * min(groups, groups_at_once)
-            else:
-                slots = groups * (PHASED_SLOTS if kind.startswith("Vector<F32") else MARKED_SLOTS)
-            found.append(slots * self.geometry.tiles * size)
-        return found
+        of_call, of_launch = groups, min(groups, groups_at_once)
+        return [
+            (of_launch if index in self.scatters else of_call) * slots * self.geometry.tiles * size
+            for index, (slots, size) in enumerate(zip(self.slots, self.slice_bytes, strict=True))
+        ]
 
     # ---- texts
 

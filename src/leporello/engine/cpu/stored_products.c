@@ -141,22 +141,27 @@ static inline NAME(sums) NAME(add_products)(NAME(sums) sum, NAME(factors) a, NAM
 #endif
 }
 
-static inline REAL NAME(added_up)(NAME(sums) sums) {
-    typedef REAL half __attribute__((vector_size(WIDE / 2 * sizeof(REAL))));
-    typedef REAL quarter __attribute__((vector_size(WIDE / 4 * sizeof(REAL))));
-    union {
-        NAME(vec) whole;
-        half halves[2];
-    } all;
-    for (int i = 0; i < WIDE; i++) all.whole[i] = (REAL)sums[i];
-    union {
-        half whole;
-        quarter quarters[2];
-    } parts = {all.halves[0] + all.halves[1]};
-    const quarter last = parts.quarters[0] + parts.quarters[1];
-    REAL sum = 0;
-    for (int i = 0; i < WIDE / 4; i++) sum += last[i];
-    return sum;
+typedef REAL NAME(four) __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL))));
+
+/* the totals of four vectors of sums */
+static inline NAME(four) NAME(totals_of)(const NAME(sums) *sums) {
+    NAME(four) partial[4], total;
+    EACH(4) {
+        union {
+            NAME(vec) whole;
+            NAME(four) parts[WIDE / 4];
+        } all;
+        for (int lane = 0; lane < WIDE; lane++) all.whole[lane] = (REAL)sums[i][lane];
+        partial[i] = all.parts[0];
+        for (int part = 1; part < WIDE / 4; part++) partial[i] += all.parts[part];
+    }
+#ifdef __SSE3__
+    total = (NAME(four))_mm_hadd_ps(_mm_hadd_ps((__m128)partial[0], (__m128)partial[1]),
+                                    _mm_hadd_ps((__m128)partial[2], (__m128)partial[3]));
+#else
+    EACH(4) total[i] = (partial[i][0] + partial[i][1]) + (partial[i][2] + partial[i][3]);
+#endif
+    return total;
 }
 
 /* Round a row to 16 bits. Returns the factor by which its numbers are to be multiplied; NaN, and nothing is written,
@@ -186,33 +191,34 @@ static REAL NAME(round_row)(const REAL *restrict a, long inner, int16_t *restric
     return largest / MOST_ROUNDED;
 }
 
-/* M rounded rows times N columns that are contiguous. The next N columns are prefetched if a single row reads these so
-   fast that memory is what it waits for. */
-#define ROUNDED_TILE(M, N)                                                                                          \
-    static inline void NAME(rounded_##M##_##N)(const int16_t *restrict a, long stride, const int8_t *restrict b,    \
-                                               long along, long inner, const REAL *scale, REAL *restrict out,       \
-                                               long out_stride) {                                                   \
-        NAME(sums) part[M][N] = {{{0}}};                                                                            \
+/* M rounded rows times four columns that are contiguous. The next four are prefetched if there is a single row, which
+   waits for memory. */
+#define ROUNDED_BY_FOUR(M)                                                                                          \
+    static inline void NAME(rounded_##M)(const int16_t *restrict a, long stride, const int8_t *restrict b,          \
+                                         long along, long inner, const REAL *scale, REAL *restrict out,             \
+                                         long out_stride) {                                                         \
+        NAME(sums) part[M][4] = {{{0}}};                                                                            \
         long k = 0;                                                                                                 \
         for (; k + 2 * WIDE <= inner; k += 2 * WIDE) {                                                              \
-            NAME(factors) wide[N];                                                                                  \
-            EACH(N) {                                                                                               \
-                if (M == 1) __builtin_prefetch(b + (N + i) * along + k);                                            \
+            NAME(factors) wide[4];                                                                                  \
+            EACH(4) {                                                                                               \
+                if (M == 1) __builtin_prefetch(b + (4 + i) * along + k);                                            \
                 wide[i] = NAME(factors_of)(b + i * along + k);                                                      \
             }                                                                                                       \
             _Pragma("GCC unroll 4") for (int row = 0; row < M; row++) {                                             \
                 const NAME(factors) value = *(const NAME(factors) *)(a + row * stride + k);                         \
-                EACH(N) part[row][i] = NAME(add_products)(part[row][i], value, wide[i]);                            \
+                EACH(4) part[row][i] = NAME(add_products)(part[row][i], value, wide[i]);                            \
             }                                                                                                       \
         }                                                                                                           \
-        _Pragma("GCC unroll 4") for (int row = 0; row < M; row++) EACH(N) {                                         \
-            int left = 0;                                                                                           \
-            for (long rest = k; rest < inner; rest++) left += a[row * stride + rest] * b[i * along + rest];         \
-            out[row * out_stride + i] = (NAME(added_up)(part[row][i]) + left) * scale[row];                         \
+        _Pragma("GCC unroll 4") for (int row = 0; row < M; row++) {                                                 \
+            NAME(four) total = NAME(totals_of)(part[row]);                                                          \
+            for (long rest = k; rest < inner; rest++)                                                               \
+                EACH(4) total[i] += a[row * stride + rest] * b[i * along + rest];                                   \
+            *(NAME(four) *)(out + row * out_stride) = total * scale[row];                                           \
         }                                                                                                           \
     }
+ROUNDED_BY_FOUR(1) ROUNDED_BY_FOUR(2) ROUNDED_BY_FOUR(4)
 #define ROUNDED_ROWS (ROWS > 6 ? 4 : 2) /* of a tile: as many as its sums find registers for */
-ROUNDED_TILE(1, 1) ROUNDED_TILE(1, 4) ROUNDED_TILE(2, 4) ROUNDED_TILE(4, 4)
 
 static void NAME(rounded_int8)(const void *given, long first, long last) {
     const NAME(job) *job = given;
@@ -232,17 +238,20 @@ static void NAME(rounded_int8)(const void *given, long first, long last) {
             const int8_t *column = (const int8_t *)(const void *)job->b + n * along;
             long row = 0;
             for (; row + ROUNDED_ROWS <= rows; row += ROUNDED_ROWS)
-                (ROUNDED_ROWS == 4 ? NAME(rounded_4_4) : NAME(rounded_2_4))(
+                (ROUNDED_ROWS == 4 ? NAME(rounded_4) : NAME(rounded_2))(
                     rounded + row * stride, stride, column, along, inner, scale + row, out + row * job->out_stride + n,
                     job->out_stride);
             for (; row < rows; row++)
-                NAME(rounded_1_4)(rounded + row * stride, stride, column, along, inner, scale + row,
+                NAME(rounded_1)(rounded + row * stride, stride, column, along, inner, scale + row,
                                   out + row * job->out_stride + n, job->out_stride);
         }
         for (; n < outer; n++)
-            for (long row = 0; row < rows; row++)
-                NAME(rounded_1_1)(rounded + row * stride, stride, (const int8_t *)(const void *)job->b + n * along, along,
-                                  inner, scale + row, out + row * job->out_stride + n, job->out_stride);
+            for (long row = 0; row < rows; row++) {
+                const int8_t *column = (const int8_t *)(const void *)job->b + n * along;
+                long sum = 0;
+                for (long k = 0; k < inner; k++) sum += rounded[row * stride + k] * column[k];
+                out[row * job->out_stride + n] = sum * scale[row];
+            }
         for (long row = 0; row < rows; row++) {
             if (scale[row] == scale[row]) continue;
             NAME(job) exact = *job;

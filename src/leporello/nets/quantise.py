@@ -149,27 +149,37 @@ class Quantised(Recurrent):
 
     def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """As of `lp.Recurrent`, without gradients."""
-        _refuse_gradients(self, inputs, state, arguments.get("context"))
+        if not torch.is_grad_enabled():
+            return super().forward(inputs, state, **arguments)
+        self._refuse_gradients(inputs, state, arguments.get("context"))
         with torch.no_grad():
             return super().forward(inputs, state, **arguments)
 
     def step(self, x: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """As of `lp.Recurrent`, without gradients."""
-        _refuse_gradients(self, x, state, arguments.get("context"))
+        if not torch.is_grad_enabled():
+            return super().step(x, state, **arguments)
+        self._refuse_gradients(x, state, arguments.get("context"))
         with torch.no_grad():
             return super().step(x, state, **arguments)
 
+    def _refuse_gradients(self, *trees: Tree) -> None:
+        if any(map(_requires_gradients, trees)):
+            raise ArgumentError(
+                "a quantised network has no gradients.",
+                cell=place_of(self.cell),
+                came="inputs or a state that require gradients",
+                tries="with torch.no_grad(): ...; or the network it was made of",
+            )
 
-def _refuse_gradients(net: Quantised, *trees: Tree) -> None:
-    if torch.is_grad_enabled() and any(
-        isinstance(leaf, Tensor) and leaf.requires_grad for tree in trees for leaf in leaves_of(tree)
-    ):
-        raise ArgumentError(
-            "a quantised network has no gradients.",
-            cell=place_of(net.cell),
-            came="inputs or a state that require gradients",
-            tries="with torch.no_grad(): ...; or the network it was made of",
-        )
+
+def _requires_gradients(tree: Tree) -> bool:
+    """Whether a tensor of a tree requires gradients; fast for a tensor and for a tuple of tensors."""
+    if isinstance(tree, Tensor):
+        return tree.requires_grad
+    if isinstance(tree, tuple):
+        return any(map(_requires_gradients, tree))
+    return tree is not None and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves_of(tree))
 
 
 def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:

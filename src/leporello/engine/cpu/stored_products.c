@@ -145,22 +145,32 @@ typedef REAL NAME(four) __attribute__((vector_size(4 * sizeof(REAL)), aligned(si
 
 /* the totals of four vectors of sums */
 static inline NAME(four) NAME(totals_of)(const NAME(sums) *sums) {
-    NAME(four) partial[4], total;
-    EACH(4) {
-        union {
-            NAME(vec) whole;
-            NAME(four) parts[WIDE / 4];
-        } all;
-        for (int lane = 0; lane < WIDE; lane++) all.whole[lane] = (REAL)sums[i][lane];
-        partial[i] = all.parts[0];
-        for (int part = 1; part < WIDE / 4; part++) partial[i] += all.parts[part];
-    }
-#ifdef __SSE3__
-    total = (NAME(four))_mm_hadd_ps(_mm_hadd_ps((__m128)partial[0], (__m128)partial[1]),
-                                    _mm_hadd_ps((__m128)partial[2], (__m128)partial[3]));
+    union {
+        NAME(vec) whole;
+        NAME(four) parts[WIDE / 4];
+    } all[4];
+    EACH(4) for (int lane = 0; lane < WIDE; lane++) all[i].whole[lane] = (REAL)sums[i][lane];
+    /* four parts of four vectors become one: part by part, the totals of the first to the fourth */
+#if defined(__AVX512F__) && WIDE == 16
+    const __m512 a = (__m512)all[0].whole, b = (__m512)all[1].whole, c = (__m512)all[2].whole, d = (__m512)all[3].whole;
+    const __m512d one = (__m512d)(_mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b));
+    const __m512d two = (__m512d)(_mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d));
+    all[0].whole = (NAME(vec))_mm512_unpacklo_pd(one, two) + (NAME(vec))_mm512_unpackhi_pd(one, two);
+#elif defined(__AVX__) && WIDE == 8
+    const __m256 a = (__m256)all[0].whole, b = (__m256)all[1].whole, c = (__m256)all[2].whole, d = (__m256)all[3].whole;
+    all[0].whole = (NAME(vec))_mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
 #else
-    EACH(4) total[i] = (partial[i][0] + partial[i][1]) + (partial[i][2] + partial[i][3]);
+    for (int part = 0; part < WIDE / 4; part++) {
+        NAME(four) total;
+        EACH(4) {
+            const NAME(four) own = all[i].parts[part];
+            total[i] = (own[0] + own[1]) + (own[2] + own[3]);
+        }
+        all[0].parts[part] = total;
+    }
 #endif
+    NAME(four) total = all[0].parts[0];
+    for (int part = 1; part < WIDE / 4; part++) total += all[0].parts[part];
     return total;
 }
 

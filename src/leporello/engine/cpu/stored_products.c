@@ -105,77 +105,15 @@ STORED(bfloat16, uint16_t)
 
 /* ---- int8 times rows of 16 bits */
 
-typedef int16_t NAME(factors) __attribute__((vector_size(2 * WIDE * sizeof(int16_t)), aligned(sizeof(int16_t))));
-typedef int NAME(sums) __attribute__((vector_size(WIDE * sizeof(int))));
 #define MOST_ROUNDED 32767
+#define EXACT 512               /* products of 15 and 7 bits whose sum fits into 32 bits */
 #define LEAST_INNER 64          /* shorter rows gain nothing */
-#define MOST_INNER (512 * WIDE) /* each of WIDE sums then has at most 512 terms, of 15 and 7 bits: it fits into 32 bits */
+#define MOST_INNER (EXACT * WIDE) /* for a vector of sums */
 #define ROUNDED_ROOM (1 << 14)  /* numbers of rounded rows on the stack: at least one row of MOST_INNER */
 #define MOST_ROUNDED_ROWS 64
 
-static inline NAME(factors) NAME(factors_of)(const int8_t *at) {
-#if defined(__AVX512BW__) && WIDE == 16
-    return (NAME(factors))_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)at));
-#elif defined(__AVX2__) && WIDE == 8
-    return (NAME(factors))_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
-#else
-    NAME(factors) found;
-    for (int i = 0; i < 2 * WIDE; i++) found[i] = at[i];
-    return found;
-#endif
-}
-
-/* WIDE sums, to each of which two products are added */
-static inline NAME(sums) NAME(add_products)(NAME(sums) sum, NAME(factors) a, NAME(factors) b) {
-#if defined(__AVX512VNNI__) && WIDE == 16
-    return (NAME(sums))_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#elif defined(__AVX512BW__) && WIDE == 16
-    return sum + (NAME(sums))_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVXVNNI__) && WIDE == 8
-    return (NAME(sums))_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
-#elif defined(__AVX2__) && WIDE == 8
-    return sum + (NAME(sums))_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#else
-    for (int i = 0; i < WIDE; i++) sum[i] += (int)a[2 * i] * b[2 * i] + (int)a[2 * i + 1] * b[2 * i + 1];
-    return sum;
-#endif
-}
-
-typedef REAL NAME(four) __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL))));
-
-/* the totals of four vectors of sums */
-static inline NAME(four) NAME(totals_of)(const NAME(sums) *sums) {
-    union {
-        NAME(vec) whole;
-        NAME(four) parts[WIDE / 4];
-    } all[4];
-    EACH(4) for (int lane = 0; lane < WIDE; lane++) all[i].whole[lane] = (REAL)sums[i][lane];
-    /* four parts of four vectors become one: part by part, the totals of the first to the fourth */
-#if defined(__AVX512F__) && WIDE == 16
-    const __m512 a = (__m512)all[0].whole, b = (__m512)all[1].whole, c = (__m512)all[2].whole, d = (__m512)all[3].whole;
-    const __m512d one = (__m512d)(_mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b));
-    const __m512d two = (__m512d)(_mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d));
-    all[0].whole = (NAME(vec))_mm512_unpacklo_pd(one, two) + (NAME(vec))_mm512_unpackhi_pd(one, two);
-#elif defined(__AVX__) && WIDE == 8
-    const __m256 a = (__m256)all[0].whole, b = (__m256)all[1].whole, c = (__m256)all[2].whole, d = (__m256)all[3].whole;
-    all[0].whole = (NAME(vec))_mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-#else
-    for (int part = 0; part < WIDE / 4; part++) {
-        NAME(four) total;
-        EACH(4) {
-            const NAME(four) own = all[i].parts[part];
-            total[i] = (own[0] + own[1]) + (own[2] + own[3]);
-        }
-        all[0].parts[part] = total;
-    }
-#endif
-    NAME(four) total = all[0].parts[0];
-    for (int part = 1; part < WIDE / 4; part++) total += all[0].parts[part];
-    return total;
-}
-
-/* Round a row to 16 bits. Returns the factor by which its numbers are to be multiplied; NaN, and nothing is written,
-   where such a row would have no meaning: it has numbers that are not finite, or none large enough. */
+/* Round a row to 16 bits. Returns the factor by which its numbers are to be multiplied; NaN where such a row would
+   have no meaning: it has numbers that are not finite, or none large enough. */
 static REAL NAME(round_row)(const REAL *restrict a, long inner, int16_t *restrict to) {
     int most = 0;
     for (long k = 0; k < inner; k++) {
@@ -187,9 +125,8 @@ static REAL NAME(round_row)(const REAL *restrict a, long inner, int16_t *restric
     REAL largest;
     memcpy(&largest, &most, sizeof largest);
     if (!(largest >= 1e-30f && largest <= __FLT_MAX__)) {
-        if (most) return __builtin_nanf("");
         memset(to, 0, inner * sizeof *to);
-        return 0;
+        return most ? __builtin_nanf("") : 0;
     }
     const REAL by = MOST_ROUNDED / largest;
     for (long k = 0; k < inner; k++) {
@@ -199,6 +136,66 @@ static REAL NAME(round_row)(const REAL *restrict a, long inner, int16_t *restric
         to[k] = (int16_t)bits;
     }
     return largest / MOST_ROUNDED;
+}
+
+/* a rounded row times a column that is contiguous */
+static REAL NAME(rounded_dot)(const int16_t *restrict a, const int8_t *restrict b, long inner) {
+    REAL total = 0;
+    for (long k = 0; k < inner;) {
+        const long end = inner - k < EXACT ? inner : k + EXACT;
+        int sum = 0;
+        for (; k < end; k++) sum += a[k] * b[k];
+        total += sum;
+    }
+    return total;
+}
+
+#if defined(__AVX512BW__) && WIDE == 16 || defined(__AVX2__) && WIDE == 8
+typedef int16_t NAME(factors) __attribute__((vector_size(2 * WIDE * sizeof(int16_t)), aligned(sizeof(int16_t))));
+typedef int NAME(sums) __attribute__((vector_size(WIDE * sizeof(int))));
+typedef REAL NAME(four) __attribute__((vector_size(4 * sizeof(REAL)), aligned(sizeof(REAL))));
+
+static inline NAME(factors) NAME(factors_of)(const int8_t *at) {
+#if WIDE == 16
+    return (NAME(factors))_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)at));
+#else
+    return (NAME(factors))_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at));
+#endif
+}
+
+/* WIDE sums, to each of which two products are added */
+static inline NAME(sums) NAME(add_products)(NAME(sums) sum, NAME(factors) a, NAME(factors) b) {
+#if defined(__AVX512VNNI__) && WIDE == 16
+    return (NAME(sums))_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif WIDE == 16
+    return sum + (NAME(sums))_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__)
+    return (NAME(sums))_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+#else
+    return sum + (NAME(sums))_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+}
+
+/* the totals of four vectors of sums */
+static inline NAME(four) NAME(totals_of)(const NAME(sums) *sums) {
+    NAME(vec) wide[4];
+    EACH(4) for (int lane = 0; lane < WIDE; lane++) wide[i][lane] = (REAL)sums[i][lane];
+    union {
+        NAME(vec) whole;
+        NAME(four) parts[WIDE / 4]; /* each with a part of the four totals */
+    } all;
+#if WIDE == 16
+    const __m512 a = (__m512)wide[0], b = (__m512)wide[1], c = (__m512)wide[2], d = (__m512)wide[3];
+    const __m512d one = (__m512d)(_mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b));
+    const __m512d two = (__m512d)(_mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d));
+    all.whole = (NAME(vec))_mm512_unpacklo_pd(one, two) + (NAME(vec))_mm512_unpackhi_pd(one, two);
+#else
+    const __m256 a = (__m256)wide[0], b = (__m256)wide[1], c = (__m256)wide[2], d = (__m256)wide[3];
+    all.whole = (NAME(vec))_mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+#endif
+    NAME(four) total = all.parts[0];
+    for (int part = 1; part < WIDE / 4; part++) total += all.parts[part];
+    return total;
 }
 
 /* M rounded rows times four columns that are contiguous. The next four are prefetched if there is a single row, which
@@ -227,6 +224,15 @@ static REAL NAME(round_row)(const REAL *restrict a, long inner, int16_t *restric
             *(NAME(four) *)(out + row * out_stride) = total * scale[row];                                           \
         }                                                                                                           \
     }
+#else
+#define ROUNDED_BY_FOUR(M)                                                                                          \
+    static inline void NAME(rounded_##M)(const int16_t *restrict a, long stride, const int8_t *restrict b,          \
+                                         long along, long inner, const REAL *scale, REAL *restrict out,             \
+                                         long out_stride) {                                                         \
+        for (int row = 0; row < M; row++)                                                                           \
+            EACH(4) out[row * out_stride + i] = NAME(rounded_dot)(a + row * stride, b + i * along, inner) * scale[row]; \
+    }
+#endif
 ROUNDED_BY_FOUR(1) ROUNDED_BY_FOUR(2) ROUNDED_BY_FOUR(4)
 #define ROUNDED_ROWS (ROWS > 6 ? 4 : 2) /* of a tile: as many as its sums find registers for */
 
@@ -256,12 +262,9 @@ static void NAME(rounded_int8)(const void *given, long first, long last) {
                                   out + row * job->out_stride + n, job->out_stride);
         }
         for (; n < outer; n++)
-            for (long row = 0; row < rows; row++) {
-                const int8_t *column = (const int8_t *)(const void *)job->b + n * along;
-                long sum = 0;
-                for (long k = 0; k < inner; k++) sum += rounded[row * stride + k] * column[k];
-                out[row * job->out_stride + n] = sum * scale[row];
-            }
+            for (long row = 0; row < rows; row++)
+                out[row * job->out_stride + n] = scale[row] * NAME(rounded_dot)(
+                    rounded + row * stride, (const int8_t *)(const void *)job->b + n * along, inner);
         for (long row = 0; row < rows; row++) {
             if (scale[row] == scale[row]) continue;
             NAME(job) exact = *job;

@@ -72,6 +72,20 @@ class QuantiseReport:
 # ---- the network
 
 
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A matrix in a narrower type.
+
+    numbers   with `inner`, the axis that products sum over, last, so that a product reads memory in order
+    scale     of each output, with the axes of the matrix; None in bfloat16
+    inner     -1 where products sum over different axes: the axes are then those of the matrix
+    """
+
+    numbers: Tensor
+    scale: Tensor | None
+    inner: int
+
+
 class _Step(nn.Module):
     """The call of a cell, for `functional_call`."""
 
@@ -89,18 +103,20 @@ class _StoredCell(Cell):
     """A cell that computes some of its matrices from stored ones: stored.to(float) * scale.
 
     names   of the matrices in the cell
+    inner   for each the axis that products sum over, which is stored as the last one
     """
 
-    def __init__(self, cell: Cell, stored: Mapping[str, tuple[Tensor, Tensor | None]]) -> None:
+    def __init__(self, cell: Cell, stored: Mapping[str, _Stored]) -> None:
         super().__init__()
         self.own = _Step(copy.deepcopy(cell).requires_grad_(False))
         self.names = tuple(stored)
+        self.inner = tuple(matrix.inner for matrix in stored.values())
         self.inputs = features_of(cell)
         self.outputs = getattr(cell, "outputs", None)
-        for name, (numbers, scale) in stored.items():
+        for name, matrix in stored.items():
             _forget(self.own.cell, name)
-            self.register_buffer(f"{_flat(name)}_stored", numbers)
-            self.register_buffer(f"{_flat(name)}_scale", scale)
+            self.register_buffer(f"{_flat(name)}_stored", matrix.numbers)
+            self.register_buffer(f"{_flat(name)}_scale", matrix.scale)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
         result: tuple[Any, Any] = torch.func.functional_call(self.own, self._matrices(), (x, state))
@@ -108,8 +124,10 @@ class _StoredCell(Cell):
 
     def _matrices(self) -> dict[str, Tensor]:
         found = {}
-        for name in self.names:
-            wide = getattr(self, f"{_flat(name)}_stored").to(torch.float32)
+        for name, inner in zip(self.names, self.inner, strict=True):
+            numbers = getattr(self, f"{_flat(name)}_stored")
+            last = inner in (-1, numbers.dim() - 1)
+            wide = (numbers if last else numbers.transpose(inner, -1)).to(torch.float32)
             scale = getattr(self, f"{_flat(name)}_scale")
             found[f"cell.{name}"] = wide if scale is None else wide * scale
         return found
@@ -247,18 +265,18 @@ def _recurrent_of(net: Any) -> Recurrent:
 
 
 def _report(
-    recurrent: Recurrent, small: Quantised, data: Tree, stored: Mapping[str, Any], weights: str
+    recurrent: Recurrent, small: Quantised, data: Tree, stored: Mapping[str, _Stored], weights: str
 ) -> QuantiseReport:
     draws = recurrent.draw(data) or None  # both with the same random numbers
     before, after = (one(data, draws=draws)[0] for one in (recurrent, small))
     pairs = list(zip(leaves_of(before), leaves_of(after), strict=True))
     pairs = [(one.double(), other.double()) for one, other in pairs if isinstance(one, Tensor)]
     errors = torch.cat([(one - other).abs().flatten() for one, other in pairs])
-    values = [value for pair in stored.values() for value in pair if value is not None]
+    values = [value for one in stored.values() for value in (one.numbers, one.scale) if value is not None]
     return QuantiseReport(
         weights=weights,
         matrices=tuple(stored),
-        bytes_before=sum(4 * pair[0].numel() for pair in stored.values()),
+        bytes_before=sum(4 * one.numbers.numel() for one in stored.values()),
         bytes_after=sum(value.numel() * value.element_size() for value in values),
         largest_error=float(errors.max()),
         mean_error=float(errors.mean()),
@@ -369,28 +387,28 @@ def _value_of(
 # ---- numbers
 
 
-def _stored(
-    value: Tensor, uses: Iterable[_Use], moments: Mapping[fx.Node, Tensor], weights: str
-) -> tuple[Tensor, Tensor | None]:
+def _stored(value: Tensor, uses: Iterable[_Use], moments: Mapping[fx.Node, Tensor], weights: str) -> _Stored:
     """A matrix as stored numbers and their scale: one for each output where all products sum over the same axis."""
-    if weights == "bfloat16":
-        return value.to(torch.bfloat16).contiguous(), None
     uses = list(uses)
-    inner = sorted({use.inner for use in uses})
+    axes = sorted({use.inner for use in uses})
+    last = axes[0] if len(axes) == 1 else -1
+    if weights == "bfloat16":
+        return _Stored(value.to(torch.bfloat16).transpose(last, -1).contiguous(), None, last)
     known = [moments[use.row] for use in uses if use.row in moments]
     weight = torch.ones(())
-    if len(inner) == 1 and known:
+    if len(axes) == 1 and known:
         weight = torch.stack(known).mean(0).float() + 1e-12
-        weight = weight.reshape([-1 if axis == inner[0] else 1 for axis in range(value.dim())])
-    largest = value.abs().amax(inner, keepdim=True)
+        weight = weight.reshape([-1 if axis == axes[0] else 1 for axis in range(value.dim())])
+    largest = value.abs().amax(axes, keepdim=True)
     best = torch.full_like(largest, torch.inf)
     scale = torch.ones_like(largest)
     for part in SHRUNK:
         tried = (largest * part / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        off = ((_rounded(value, tried) * tried - value).square() * weight).sum(inner, keepdim=True)
+        off = ((_rounded(value, tried) * tried - value).square() * weight).sum(axes, keepdim=True)
         scale = torch.where(off < best, tried, scale)
         best = torch.minimum(best, off)
-    return _rounded(value, scale).to(torch.int8).contiguous(), scale.contiguous()
+    numbers = _rounded(value, scale).to(torch.int8).transpose(last, -1).contiguous()
+    return _Stored(numbers, scale.contiguous(), last)
 
 
 def _rounded(value: Tensor, scale: Tensor) -> Tensor:

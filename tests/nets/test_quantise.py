@@ -250,6 +250,32 @@ def test_int8_as_c(tmp_path: Path) -> None:
         lp.export(net, tmp_path / "model.c", example=example, quantise="int4")
 
 
+def test_files_are_compared_without_rounded_rows(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    example = torch.randn(20, 2, 66)
+    for cell in (lp.GRU(66, 70), InputsFirst(66)):
+        small = lp.quantise(lp.Recurrent(cell), example)
+        for report in (
+            lp.export(lp.Recurrent(cell), tmp_path / "model.c", example=example, quantise="int8"),
+            lp.export(small, tmp_path / "model.c", example=example),
+        ):
+            assert report.ok
+            assert report.largest_error < 2e-6
+        assert small.engine == "auto"
+
+
+def test_threads_in_a_team_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    data = torch.randn(5, 3, 130)
+    small = lp.quantise(lp.Recurrent(lp.LSTM(130, 257), engine="cpu"), data)
+    results = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr("leporello.engine.cpu.native.thread_count", lambda _, threads=threads: threads)
+        results.append((small(data)[0], small(data[:, :1])[0], small.step(data[0, :1])[0]))
+    for others in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(results[0], others, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("weights", "times"), [("int8", 2.0), ("bfloat16", 1.3)])
 def test_a_step_of_one_row_is_faster(weights: Any, times: float) -> None:

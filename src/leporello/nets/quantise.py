@@ -200,6 +200,20 @@ def _requires_gradients(tree: Tree) -> bool:
     return tree is not None and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves_of(tree))
 
 
+def with_exact_rows(net: Any) -> Any:
+    """A network that multiplies rows in float32, as exported files do: one with stored matrices is copied.
+
+    The engine `cpu` rounds the rows that it multiplies with int8.
+    """
+    if not isinstance(net, nn.Module) or not any(isinstance(module, _StoredCell) for module in net.modules()):
+        return net
+    found = copy.deepcopy(net)
+    for module in found.modules():
+        if isinstance(module, Recurrent):
+            module.engine = "stepwise"
+    return found
+
+
 def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
     """A copy of a network with its matrices in int8 or bfloat16: a quarter or half of the memory that a step reads.
 

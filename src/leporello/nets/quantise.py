@@ -1,7 +1,8 @@
 """`quantise`: a network whose matrices are stored in int8 or bfloat16, for inference.
 
 A matrix in int8 has one scale for each of its outputs: W is about stored * scale. The scales are those with the least
-error of the products on the data. Nothing else is rounded: states, biases and sums stay float32.
+error of the products on the data. States and biases stay float32. The engine `cpu` multiplies int8 with rows that it
+rounds to 16 bits (stored_products.c); other engines round nothing else.
 """
 
 from __future__ import annotations
@@ -221,9 +222,9 @@ def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
     data      inputs as for a call, (length, batch, ...): on them scales are chosen, and the error is measured
     weights   "int8", with a scale for each output; or "bfloat16"
 
-    The engine `cpu` multiplies with the stored numbers as they are; other engines convert them at each call. The copy
-    is an lp.Recurrent for inference, without gradients; `report` says how far it is from the network. `lp.export`
-    writes it as C with int8 constants.
+    The engine `cpu` multiplies with the stored numbers as they are, in int8 by rows in 16 bits; other engines convert
+    them at each call. The copy is an lp.Recurrent for inference, without gradients; `report` says how far it is from
+    the network. `lp.export` writes it as C with int8 constants.
 
     >>> from leporello.cells import GRU
     >>> small = quantise(Recurrent(GRU(3, 16)), torch.randn(20, 2, 3))

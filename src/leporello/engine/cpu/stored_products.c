@@ -1,8 +1,8 @@
 /* Products of rows with a matrix that is stored in int8 or bfloat16; included after products.c, for float alone.
 
-   Half or a quarter of the memory is read. A row times int8 is a product of integers, where the matrix is contiguous
-   along its inner axis: the row is rounded to 16 bits, with its largest number as MOST_ROUNDED, and the sums are exact.
-   Otherwise numbers become float as they are read. Compilers widen vectors of bytes one number at a time, so that is said
+   Half or a quarter of the memory is read. A row times int8 is a product of integers where the matrix is contiguous along
+   its inner axis: the row is rounded to 16 bits, with its largest number as MOST_ROUNDED, and sums of integers are exact.
+   Other numbers become float as they are read. Compilers widen vectors of bytes one number at a time, so that is said
    in the processor's own words. */
 
 #if SINGLE
@@ -106,10 +106,10 @@ STORED(bfloat16, uint16_t)
 /* ---- int8 times rows of 16 bits */
 
 #define MOST_ROUNDED 32767
-#define EXACT 512               /* products of 15 and 7 bits whose sum fits into 32 bits */
-#define LEAST_INNER 64          /* shorter rows gain nothing */
+#define EXACT 512                 /* products of 15 and 7 bits whose sum fits into 32 bits */
+#define LEAST_INNER 64            /* shorter rows gain nothing */
 #define MOST_INNER (EXACT * WIDE) /* for a vector of sums */
-#define ROUNDED_ROOM (1 << 14)  /* numbers of rounded rows on the stack: at least one row of MOST_INNER */
+#define ROUNDED_ROOM (1 << 14)    /* numbers of rounded rows on the stack: at least one row of MOST_INNER */
 #define MOST_ROUNDED_ROWS 64
 
 /* Round a row to 16 bits. Returns the factor by which its numbers are to be multiplied; NaN where such a row would

@@ -16,7 +16,7 @@ import leporello as lp
 from leporello.engine.cache_folder import contents
 from leporello.engine.cpu import native
 from leporello.loop.state import leaves_of
-from tests.engine import test_window_products
+from tests.engine import test_stored_products, test_window_products
 from tests.engine.test_coverage import GROUPS, faults
 from tests.engine.test_row_sums import COLUMNS, ROWS, SHARES, assert_left_out, assert_sums
 from tests.laws.calls import Case, case_of, draws_of, results, tensors_of
@@ -87,6 +87,14 @@ def _multiplied() -> Iterator[None]:
         yield
 
 
+def _stored() -> Iterator[None]:
+    """Products with matrices that are stored narrower."""
+    for inner, outer in test_stored_products.SIZES:
+        test_stored_products.test_int8_times_rounded_rows(inner, outer)
+        test_stored_products.test_other_matrices_times_rows_as_they_are(inner, outer)
+        yield
+
+
 def _called(case: Case) -> None:
     cell = cell_of(case.program)
     net, tensors = lp.Recurrent(cell, engine="cpu"), tensors_of(case, cell)
@@ -96,7 +104,7 @@ def _called(case: Case) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    count = sum(1 for run in (_sized, _random, _covered, _summed, _multiplied) for _ in run())
+    count = sum(1 for run in (_sized, _random, _covered, _summed, _multiplied, _stored) for _ in run())
     print(f"{count} cells, {sum(path.suffix == '.so' for path in contents())} kernels")
 
 

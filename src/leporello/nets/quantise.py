@@ -1,7 +1,8 @@
 """`quantise`: a network whose matrices are stored in int8 or bfloat16, for inference.
 
 A matrix in int8 has one scale for each of its outputs: W is about stored * scale. The scales are those with the least
-error of the products on the data. Nothing else is rounded: states, biases and sums stay float32.
+error of the products on the data. States and biases stay float32. The engine `cpu` multiplies int8 with rows that it
+rounds to 16 bits (stored_products.c); other engines round nothing else.
 """
 
 from __future__ import annotations
@@ -72,6 +73,20 @@ class QuantiseReport:
 # ---- the network
 
 
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A matrix in a narrower type.
+
+    numbers   with `inner`, the axis that products sum over, last, so that a product reads memory in order
+    scale     of each output, with the axes of the matrix; None in bfloat16
+    inner     -1 where products sum over different axes: the axes are then those of the matrix
+    """
+
+    numbers: Tensor
+    scale: Tensor | None
+    inner: int
+
+
 class _Step(nn.Module):
     """The call of a cell, for `functional_call`."""
 
@@ -89,18 +104,20 @@ class _StoredCell(Cell):
     """A cell that computes some of its matrices from stored ones: stored.to(float) * scale.
 
     names   of the matrices in the cell
+    inner   for each the axis that products sum over, which is stored as the last one
     """
 
-    def __init__(self, cell: Cell, stored: Mapping[str, tuple[Tensor, Tensor | None]]) -> None:
+    def __init__(self, cell: Cell, stored: Mapping[str, _Stored]) -> None:
         super().__init__()
         self.own = _Step(copy.deepcopy(cell).requires_grad_(False))
         self.names = tuple(stored)
+        self.inner = tuple(matrix.inner for matrix in stored.values())
         self.inputs = features_of(cell)
         self.outputs = getattr(cell, "outputs", None)
-        for name, (numbers, scale) in stored.items():
+        for name, matrix in stored.items():
             _forget(self.own.cell, name)
-            self.register_buffer(f"{_flat(name)}_stored", numbers)
-            self.register_buffer(f"{_flat(name)}_scale", scale)
+            self.register_buffer(f"{_flat(name)}_stored", matrix.numbers)
+            self.register_buffer(f"{_flat(name)}_scale", matrix.scale)
 
     def forward(self, x: Any, state: Any) -> tuple[Any, Any]:
         result: tuple[Any, Any] = torch.func.functional_call(self.own, self._matrices(), (x, state))
@@ -108,8 +125,10 @@ class _StoredCell(Cell):
 
     def _matrices(self) -> dict[str, Tensor]:
         found = {}
-        for name in self.names:
-            wide = getattr(self, f"{_flat(name)}_stored").to(torch.float32)
+        for name, inner in zip(self.names, self.inner, strict=True):
+            numbers = getattr(self, f"{_flat(name)}_stored")
+            last = inner in (-1, numbers.dim() - 1)
+            wide = (numbers if last else numbers.transpose(inner, -1)).to(torch.float32)
             scale = getattr(self, f"{_flat(name)}_scale")
             found[f"cell.{name}"] = wide if scale is None else wide * scale
         return found
@@ -149,27 +168,51 @@ class Quantised(Recurrent):
 
     def forward(self, inputs: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """As of `lp.Recurrent`, without gradients."""
-        _refuse_gradients(self, inputs, state, arguments.get("context"))
+        if not torch.is_grad_enabled():
+            return super().forward(inputs, state, **arguments)
+        self._refuse_gradients(inputs, state, arguments.get("context"))
         with torch.no_grad():
             return super().forward(inputs, state, **arguments)
 
     def step(self, x: Tree = None, state: Tree = None, **arguments: Any) -> tuple[Tree, Tree]:
         """As of `lp.Recurrent`, without gradients."""
-        _refuse_gradients(self, x, state, arguments.get("context"))
+        if not torch.is_grad_enabled():
+            return super().step(x, state, **arguments)
+        self._refuse_gradients(x, state, arguments.get("context"))
         with torch.no_grad():
             return super().step(x, state, **arguments)
 
+    def _refuse_gradients(self, *trees: Tree) -> None:
+        if any(map(_requires_gradients, trees)):
+            raise ArgumentError(
+                "a quantised network has no gradients.",
+                cell=place_of(self.cell),
+                came="inputs or a state that require gradients",
+                tries="with torch.no_grad(): ...; or the network it was made of",
+            )
 
-def _refuse_gradients(net: Quantised, *trees: Tree) -> None:
-    if torch.is_grad_enabled() and any(
-        isinstance(leaf, Tensor) and leaf.requires_grad for tree in trees for leaf in leaves_of(tree)
-    ):
-        raise ArgumentError(
-            "a quantised network has no gradients.",
-            cell=place_of(net.cell),
-            came="inputs or a state that require gradients",
-            tries="with torch.no_grad(): ...; or the network it was made of",
-        )
+
+def _requires_gradients(tree: Tree) -> bool:
+    """Whether a tensor of a tree requires gradients; fast for a tensor and for a tuple of tensors."""
+    if isinstance(tree, Tensor):
+        return tree.requires_grad
+    if isinstance(tree, tuple):
+        return any(map(_requires_gradients, tree))
+    return tree is not None and any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves_of(tree))
+
+
+def with_exact_rows(net: Any) -> Any:
+    """A network that multiplies rows in float32, as exported files do: one with stored matrices is copied.
+
+    The engine `cpu` rounds the rows that it multiplies with int8.
+    """
+    if not isinstance(net, nn.Module) or not any(isinstance(module, _StoredCell) for module in net.modules()):
+        return net
+    found = copy.deepcopy(net)
+    for module in found.modules():
+        if isinstance(module, Recurrent):
+            module.engine = "stepwise"
+    return found
 
 
 def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
@@ -179,9 +222,9 @@ def quantise(net: Any, data: Tree, *, weights: Weights = "int8") -> Quantised:
     data      inputs as for a call, (length, batch, ...): on them scales are chosen, and the error is measured
     weights   "int8", with a scale for each output; or "bfloat16"
 
-    The engine `cpu` multiplies with the stored numbers as they are; other engines convert them at each call. The copy
-    is an lp.Recurrent for inference, without gradients; `report` says how far it is from the network. `lp.export`
-    writes it as C with int8 constants.
+    The engine `cpu` multiplies with the stored numbers as they are, in int8 by rows in 16 bits; other engines convert
+    them at each call. The copy is an lp.Recurrent for inference, without gradients; `report` says how far it is from
+    the network. `lp.export` writes it as C with int8 constants.
 
     >>> from leporello.cells import GRU
     >>> small = quantise(Recurrent(GRU(3, 16)), torch.randn(20, 2, 3))
@@ -237,18 +280,18 @@ def _recurrent_of(net: Any) -> Recurrent:
 
 
 def _report(
-    recurrent: Recurrent, small: Quantised, data: Tree, stored: Mapping[str, Any], weights: str
+    recurrent: Recurrent, small: Quantised, data: Tree, stored: Mapping[str, _Stored], weights: str
 ) -> QuantiseReport:
     draws = recurrent.draw(data) or None  # both with the same random numbers
     before, after = (one(data, draws=draws)[0] for one in (recurrent, small))
     pairs = list(zip(leaves_of(before), leaves_of(after), strict=True))
     pairs = [(one.double(), other.double()) for one, other in pairs if isinstance(one, Tensor)]
     errors = torch.cat([(one - other).abs().flatten() for one, other in pairs])
-    values = [value for pair in stored.values() for value in pair if value is not None]
+    values = [value for one in stored.values() for value in (one.numbers, one.scale) if value is not None]
     return QuantiseReport(
         weights=weights,
         matrices=tuple(stored),
-        bytes_before=sum(4 * pair[0].numel() for pair in stored.values()),
+        bytes_before=sum(4 * one.numbers.numel() for one in stored.values()),
         bytes_after=sum(value.numel() * value.element_size() for value in values),
         largest_error=float(errors.max()),
         mean_error=float(errors.mean()),
@@ -359,28 +402,28 @@ def _value_of(
 # ---- numbers
 
 
-def _stored(
-    value: Tensor, uses: Iterable[_Use], moments: Mapping[fx.Node, Tensor], weights: str
-) -> tuple[Tensor, Tensor | None]:
+def _stored(value: Tensor, uses: Iterable[_Use], moments: Mapping[fx.Node, Tensor], weights: str) -> _Stored:
     """A matrix as stored numbers and their scale: one for each output where all products sum over the same axis."""
-    if weights == "bfloat16":
-        return value.to(torch.bfloat16).contiguous(), None
     uses = list(uses)
-    inner = sorted({use.inner for use in uses})
+    axes = sorted({use.inner for use in uses})
+    last = axes[0] if len(axes) == 1 else -1
+    if weights == "bfloat16":
+        return _Stored(value.to(torch.bfloat16).transpose(last, -1).contiguous(), None, last)
     known = [moments[use.row] for use in uses if use.row in moments]
     weight = torch.ones(())
-    if len(inner) == 1 and known:
+    if len(axes) == 1 and known:
         weight = torch.stack(known).mean(0).float() + 1e-12
-        weight = weight.reshape([-1 if axis == inner[0] else 1 for axis in range(value.dim())])
-    largest = value.abs().amax(inner, keepdim=True)
+        weight = weight.reshape([-1 if axis == axes[0] else 1 for axis in range(value.dim())])
+    largest = value.abs().amax(axes, keepdim=True)
     best = torch.full_like(largest, torch.inf)
     scale = torch.ones_like(largest)
     for part in SHRUNK:
         tried = (largest * part / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        off = ((_rounded(value, tried) * tried - value).square() * weight).sum(inner, keepdim=True)
+        off = ((_rounded(value, tried) * tried - value).square() * weight).sum(axes, keepdim=True)
         scale = torch.where(off < best, tried, scale)
         best = torch.minimum(best, off)
-    return _rounded(value, scale).to(torch.int8).contiguous(), scale.contiguous()
+    numbers = _rounded(value, scale).to(torch.int8).transpose(last, -1).contiguous()
+    return _Stored(numbers, scale.contiguous(), last)
 
 
 def _rounded(value: Tensor, scale: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def runtime_text(dtype: torch.dtype, vector_bytes: int) -> str:
         "ROWS": tile_rows(vector_bytes),
         "NAME(name)": f"name##_{'d' if dtype == torch.float64 else 'f'}",
     }
-    files = ("team.c", "products.c", "totals.c", "multiply.c", "threads.c")
+    files = ("team.c", "products.c", "stored_products.c", "totals.c", "multiply.c", "threads.c")
     lines = [f"#define {name} {value}" for name, value in defined.items()]
     return "\n".join([*lines, *map(c_file, files)])
 

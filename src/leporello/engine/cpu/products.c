@@ -145,104 +145,7 @@ static void NAME(unpacked)(const void *given, long first, long last) {
 }
 
 #if SINGLE
-/* Numbers that are stored narrower and become float as they are read: half or a quarter of the memory is read.
-   Compilers widen vectors of bytes one number at a time, so that is said in the processor's own words. */
-#if defined(__AVX2__) || defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-static inline NAME(vec) NAME(read_int8)(const int8_t *at) {
-#if defined(__AVX512F__) && WIDE == 16
-    return (NAME(vec))_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
-#elif defined(__AVX2__) && WIDE == 8
-    return (NAME(vec))_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
-#else
-    NAME(vec) found;
-    for (int i = 0; i < WIDE; i++) found[i] = at[i];
-    return found;
-#endif
-}
-static inline REAL NAME(one_int8)(const int8_t *at) { return (REAL)*at; }
-static inline NAME(vec) NAME(read_bfloat16)(const uint16_t *at) { /* the upper half of a float */
-#if defined(__AVX512F__) && WIDE == 16
-    return (NAME(vec))_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at)), 16);
-#elif defined(__AVX2__) && WIDE == 8
-    return (NAME(vec))_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at)), 16);
-#else
-    typedef uint32_t bits __attribute__((vector_size(WIDE * sizeof(REAL))));
-    bits found;
-    for (int i = 0; i < WIDE; i++) found[i] = (uint32_t)at[i] << 16;
-    return (NAME(vec))found;
-#endif
-}
-static inline REAL NAME(one_bfloat16)(const uint16_t *at) {
-    const uint32_t bits = (uint32_t)*at << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return (REAL)value;
-}
-
-#undef ROWS_BY_FOUR
-#undef STORED
-/* M rows times four columns that are contiguous: each number is widened once for all rows. */
-#define ROWS_BY_FOUR(KIND, TYPE, M)                                                                                 \
-    static void NAME(KIND##_##M)(const REAL *restrict a, long stride, const TYPE *restrict b, long along, long inner, \
-                                 REAL *restrict out, long out_stride) {                                             \
-        NAME(vec) part[M][4] = {{{0}}};                                                                             \
-        long k = 0;                                                                                                 \
-        for (; k + WIDE <= inner; k += WIDE) {                                                                      \
-            NAME(vec) wide[4];                                                                                      \
-            EACH(4) wide[i] = NAME(read_##KIND)(b + i * along + k);                                                 \
-            _Pragma("GCC unroll 4") for (int row = 0; row < M; row++) {                                             \
-                const NAME(vec) value = *(const NAME(vec) *)(a + row * stride + k);                                 \
-                EACH(4) part[row][i] += value * wide[i];                                                            \
-            }                                                                                                       \
-        }                                                                                                           \
-        _Pragma("GCC unroll 4") for (int row = 0; row < M; row++) EACH(4) {                                         \
-            REAL sum = NAME(summed)(part[row][i]);                                                                  \
-            for (long rest = k; rest < inner; rest++)                                                               \
-                sum += a[row * stride + rest] * NAME(one_##KIND)(b + i * along + rest);                             \
-            out[row * out_stride + i] = sum;                                                                        \
-        }                                                                                                           \
-    }
-#define STORED(KIND, TYPE)                                                                                          \
-    ROWS_BY_FOUR(KIND, TYPE, 1) ROWS_BY_FOUR(KIND, TYPE, 4)                                                         \
-    static void NAME(stored_##KIND)(const void *given, long first, long last) {                                     \
-        const NAME(job) *job = given;                                                                               \
-        const NAME(matrix) *matrix = job->matrix;                                                                   \
-        const TYPE *b = (const TYPE *)(const void *)job->b;                                                         \
-        const long along_inner = matrix->along_inner, along_outer = matrix->along_outer, inner = job->inner;        \
-        const long outer = last * PANEL < job->outer ? last * PANEL : job->outer;                                   \
-        long n = first * PANEL;                                                                                     \
-        if (along_inner == 1)                                                                                       \
-            for (; n + 4 <= outer; n += 4) {                                                                        \
-                const TYPE *column = b + n * along_outer;                                                           \
-                long row = 0;                                                                                       \
-                for (; row + 4 <= job->rows; row += 4)                                                              \
-                    NAME(KIND##_4)(job->a + row * job->stride, job->stride, column, along_outer, inner,             \
-                                   job->out + row * job->out_stride + n, job->out_stride);                          \
-                for (; row < job->rows; row++)                                                                      \
-                    NAME(KIND##_1)(job->a + row * job->stride, job->stride, column, along_outer, inner,             \
-                                   job->out + row * job->out_stride + n, job->out_stride);                          \
-            }                                                                                                       \
-        else if (along_outer == 1) /* rows of the matrix are contiguous: a weighted sum of them */                  \
-            for (; n + 4 * WIDE <= outer; n += 4 * WIDE)                                                            \
-                for (long row = 0; row < job->rows; row++) {                                                        \
-                    NAME(vec) sum[4] = {{0}};                                                                       \
-                    for (long k = 0; k < inner; k++)                                                                \
-                        EACH(4) sum[i] += job->a[row * job->stride + k] *                                           \
-                                          NAME(read_##KIND)(b + k * along_inner + n + i * WIDE);                    \
-                    EACH(4) *(NAME(vec) *)(job->out + row * job->out_stride + n + i * WIDE) = sum[i];               \
-                }                                                                                                   \
-        for (; n < outer; n++)                                                                                      \
-            for (long row = 0; row < job->rows; row++) {                                                            \
-                REAL sum = 0;                                                                                       \
-                for (long k = 0; k < inner; k++)                                                                    \
-                    sum += job->a[row * job->stride + k] * NAME(one_##KIND)(b + n * along_outer + k * along_inner); \
-                job->out[row * job->out_stride + n] = sum;                                                          \
-            }                                                                                                       \
-    }
-STORED(int8, int8_t)
-STORED(bfloat16, uint16_t)
+static void NAME(stored)(const NAME(job) *job, long count); /* by a matrix that is stored narrower: stored_products.c */
 #endif
 
 /* rows of `a` times one head of a matrix; the columns are divided among the threads of a team */
@@ -254,7 +157,7 @@ void NAME(product)(const void *given, long head, long rows, long inner, long out
     if (matrix->storage) {
         const char *raw = (const char *)matrix->raw + head * matrix->along_head * (matrix->storage == 1 ? 1 : 2);
         NAME(job) narrow = {rows, inner, outer, stride, out_stride, a, (const REAL *)(const void *)raw, out, matrix};
-        divided(matrix->storage == 1 ? NAME(stored_int8) : NAME(stored_bfloat16), &narrow, count);
+        NAME(stored)(&narrow, count);
         return;
     }
 #endif

@@ -24,7 +24,7 @@ from leporello.nets.export.c_check import TOLERANCE, Compiled, Errors, Sizes, co
 from leporello.nets.export.c_model import CModel, called, identifier, model_of, recurrent_of, sequences_of
 from leporello.nets.export.c_source import constant_bytes, header_of, source_of
 from leporello.nets.export.report import ExportReport
-from leporello.nets.quantise import QuantiseReport
+from leporello.nets.quantise import QuantiseReport, with_exact_rows
 from leporello.nets.quantise import quantise as quantised_net
 from leporello.text_table import plain_table
 
@@ -117,7 +117,7 @@ def export_c(
     if quantise is not None:
         if quantise != "int8":
             raise ArgumentError("the argument 'quantise' is no type.", came=repr(quantise), expected='"int8"')
-        small = quantised_net(recurrent, example if data is None else data)
+        small = with_exact_rows(quantised_net(recurrent, example if data is None else data))
         recurrent, runs, quantised = small, small, small.report
     elif data is not None:
         raise ArgumentError(

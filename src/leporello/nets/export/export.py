@@ -15,6 +15,7 @@ from leporello.loop.state import Tree
 from leporello.nets.export.c_export import export_c
 from leporello.nets.export.onnx_export import export_onnx
 from leporello.nets.export.report import ExportReport
+from leporello.nets.quantise import with_exact_rows
 
 FORMATS: dict[str, Callable[..., ExportReport]] = {".c": export_c, ".onnx": export_onnx}
 
@@ -56,4 +57,4 @@ def export(net: nn.Module, path: str | os.PathLike[str], *, example: Tree = None
                 came=f"{name}={options[name]!r}",
                 expected=", ".join(known),
             )
-    return writer(net, target, example=example, **options)
+    return writer(with_exact_rows(net), target, example=example, **options)

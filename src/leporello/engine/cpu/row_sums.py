@@ -218,4 +218,3 @@ def _call_together(graph: fx.Graph, sums: dict[fx.Node, RowSum]) -> None:
 def _row_bytes(node: fx.Node) -> int:
     columns: int = columns_of(node) * node.meta["val"].dtype.itemsize
     return columns
-

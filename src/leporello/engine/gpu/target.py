@@ -1,10 +1,13 @@
 """The target `gpu`: insides of a Loop as persistent CUDA kernels, one launch for all steps; float32, float16, bfloat16.
 
 What does not fit on the chip for that is a kernel for each level of a step, with products by torch before it.
-Products of all steps at once, sums over rows and everything else outside of insides are torch's operators.
+Sums over rows of all steps are one kernel too; products and everything else outside of insides are torch's operators.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx
@@ -13,11 +16,15 @@ from leporello.engine.gpu.cuda_build import CudaBuilder
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.driver import nvrtc_refusal, put_step
 from leporello.engine.gpu.runner import GpuRunner
+from leporello.engine.gpu.sums.cuda_sums import CudaSums
+from leporello.engine.gpu.sums.row_sums import SumsLauncher
+from leporello.engine.gpu.sums.terms import with_row_sums
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.description import Kernel
 from leporello.kernel.expressions import is_pointwise
 from leporello.kernel.lowering_context import short
 from leporello.kernel.views import SPLITS, VIEW_RULES
+from leporello.loop.stages import Stage
 from leporello.loop.value_classes import is_stored_narrower
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
@@ -48,6 +55,11 @@ def build(kernel: Kernel) -> GpuRunner:
     return GpuRunner.of(kernel, schedule, builder)
 
 
+def at_once_by(launcher: SumsLauncher) -> Callable[[Stage], list[Stage]]:
+    """A function from an at-once stage to the same with sums over rows by our kernel."""
+    return lambda stage: [replace(stage, graph=with_row_sums(stage.graph, launcher))]
+
+
 GPU_TARGET = Target(
     name="gpu",
     devices={"cuda": "CUDA devices"},
@@ -64,5 +76,6 @@ GPU_TARGET = Target(
     unavailable=nvrtc_refusal,
     remedy="pip install nvidia-cuda-nvrtc",
     build=build,
+    at_once=at_once_by(CudaSums()),
     put_step=put_step,
 )  # fmt: skip

@@ -29,7 +29,11 @@ from leporello.loop.value_classes import is_stored_narrower
 from leporello.rewrite.join_saved import join_saved
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.real_planes import real_planes
+from leporello.rewrite.save import EXPENSIVE
 
+aten = torch.ops.aten
+# Beside what is expensive for torch: a layer norm, which a kernel has computed but at once is a launch and a pass.
+EXPENSIVE_ON_GPU = EXPENSIVE | {aten.native_layer_norm.default}
 GPU_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
@@ -65,7 +69,7 @@ GPU_TARGET = Target(
     devices={"cuda": "CUDA devices"},
     floats=GPU_FLOATS,
     language="CUDA",
-    costs=Costs(drawn_in=is_drawn_in),
+    costs=Costs(expensive=EXPENSIVE_ON_GPU, operands=True, drawn_in=is_drawn_in),
     passes=(
         Pass("plan", "real_planes", "kernels compute with real numbers; first, so that gradients are real too",
              lambda c, loop: real_planes(loop)),

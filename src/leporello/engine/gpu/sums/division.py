@@ -25,6 +25,7 @@ WORDS = (
     "rate",
     "past",
     "out",
+    "wide_result",
     "kind",
     "per_lane",
     "rows",
@@ -56,6 +57,7 @@ class Sum:
     begin              where a row begins in those of `first`
     inner, inner_step  elements of a row that are added too, and the distance from one to the next
     along              the distance from column to column
+    wide               whether the result is float32, whatever is summed
     """
 
     columns: int
@@ -68,6 +70,7 @@ class Sum:
     inner: int = 1
     inner_step: int = 0
     along: int = 1
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Seq
         share = BLOCKS * work[index] // (max(1, sum(work)) * shape.tiles)
         splits = max(1, min(share, shape.most_splits))
         found = {
+            "wide_result": int(one.wide),
             "kind": KINDS.index(shape.kind),
             "per_lane": shape.per_lane,
             "rows": shape.rows,

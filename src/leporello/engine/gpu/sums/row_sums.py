@@ -55,11 +55,11 @@ class SumsLauncher(Protocol):
 
 
 class RowSums:
-    """Sums over rows of values; a list of tensors, in the type of what is summed.
+    """Sums over rows of values; a list of tensors.
 
     sums       what is added
     features   numbers in a row of each value
-    shapes     of the results
+    results    their shapes and types
     dtype      of what is summed
     statistics, rows_alone   means and rates; values with one number in a row, which must be contiguous
     divisions  of the rows and layouts that have been seen
@@ -72,11 +72,11 @@ class RowSums:
         self,
         sums: Sequence[Sum],
         features: Sequence[int],
-        shapes: Sequence[tuple[int, ...]],
+        results: Sequence[tuple[tuple[int, ...], torch.dtype]],
         dtype: torch.dtype,
         launcher: SumsLauncher,
     ) -> None:
-        self.sums, self.features, self.shapes = tuple(sums), tuple(features), tuple(shapes)
+        self.sums, self.features, self.results = tuple(sums), tuple(features), tuple(results)
         self.dtype, self.launcher = dtype, launcher
         self.statistics = sorted({index for one in sums for index in (one.mean, one.rate)} - {-1})
         self.rows_alone = {*self.statistics, *(one.past for one in sums)}
@@ -86,7 +86,8 @@ class RowSums:
         rows, strides = values[0].numel() // self.features[0], self.features
         if not all(value.is_contiguous() for value in values):
             values, strides = self._readable(values)
-        results = [values[self.sums[0].first].new_empty(shape) for shape in self.shapes]
+        like = values[self.sums[0].first]
+        results = [like.new_empty(shape, dtype=dtype) for shape, dtype in self.results]
         addresses = [value.data_ptr() for value in values]
         key = (rows, strides, tuple([address % 16 == 0 for address in addresses]))
         divisions = self.divisions.get(key)

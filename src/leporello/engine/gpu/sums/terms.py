@@ -31,7 +31,7 @@ class Term:
 
     columns: int
     operands: Mapping[str, fx.Node]
-    layout: Mapping[str, int]
+    layout: Mapping[str, Any]
 
     def sum(self, values: Sequence[fx.Node]) -> Sum:
         indices = {name: values.index(node) for name, node in self.operands.items()}
@@ -51,7 +51,7 @@ def with_row_sums(graph: fx.Graph, launcher: SumsLauncher) -> fx.Graph:
         function = RowSums(
             [term.sum(values) for term in terms.values()],
             [fixed_features(value) for value in values],
-            [tuple(node.meta["val"].shape) for node in terms],
+            [(tuple(node.meta["val"].shape), node.meta["val"].dtype) for node in terms],
             dtype,
             launcher,
         )
@@ -88,12 +88,15 @@ def _gradient_of_norm(node: fx.Node) -> Term | None:
     gradient, value, shape, mean, rate = arguments(backward)[:5]
     if not (is_row_matrix(gradient) and _is_like(value, gradient) and len(shape) == 1):
         return None
-    dtype, statistics = gradient.meta["val"].dtype, mean.meta["val"].dtype
-    if dtype not in NUMBERS or node.meta["val"].dtype != dtype or statistics not in (dtype, torch.float32):
+    dtypes = {
+        dtype: of.meta["val"].dtype for dtype, of in (("summed", gradient), ("statistics", mean), ("result", node))
+    }
+    if dtypes["summed"] not in NUMBERS or not {*dtypes.values()} <= {dtypes["summed"], torch.float32}:
         return None
+    layout = {"wide": dtypes["result"] != dtypes["summed"]}
     if which == 2:
-        return Term(columns_of(gradient), {"first": gradient}, {})
-    return Term(columns_of(gradient), {"first": gradient, "other": value, "mean": mean, "rate": rate}, {})
+        return Term(columns_of(gradient), {"first": gradient}, layout)
+    return Term(columns_of(gradient), {"first": gradient, "other": value, "mean": mean, "rate": rate}, layout)
 
 
 def _is_like(value: Any, node: fx.Node) -> bool:

@@ -9,7 +9,7 @@
 #define MOST_NUMBERS 8  // of a column lane
 enum { PLAIN, PRODUCT, NORMALISED, SCATTERED };
 // words of a term; division.py fills them
-enum { FIRST, OTHER, MEAN, RATE, PAST, OUT, KIND_OF, PER_LANE, ROWS_OF, COLUMNS, STRIDE, OTHER_STRIDE, INNER, INNER_STEP, ALONG, LANES_OF, FIRST_BLOCK, SPLITS, FIRST_TILE, FIRST_PARTIAL, TERM_WORDS };
+enum { FIRST, OTHER, MEAN, RATE, PAST, OUT, WIDE_RESULT, KIND_OF, PER_LANE, ROWS_OF, COLUMNS, STRIDE, OTHER_STRIDE, INNER, INNER_STEP, ALONG, LANES_OF, FIRST_BLOCK, SPLITS, FIRST_TILE, FIRST_PARTIAL, TERM_WORDS };
 enum { PARTIALS, COUNTERS, TERM_COUNT, HEAD_WORDS };
 
 struct Term {
@@ -28,9 +28,9 @@ INLINE float number_of(const u32 (&bits)[4], int index) {
     const u16 half = (u16)(bits[index / 2] >> (index % 2 * 16));
     return SUMMED == BF16 ? from_bf16(half) : from_f16(half);
 }
-INLINE void store(char *to, float value) {
-    if (SUMMED == F32) *(float *)to = value;
-    else *(u16 *)to = SUMMED == BF16 ? to_bf16(value) : to_f16(value);
+INLINE void store(const Term &t, long column, float value) {
+    if (SUMMED == F32 || t.number(WIDE_RESULT)) ((float *)t.word[OUT])[column] = value;
+    else ((u16 *)t.word[OUT])[column] = SUMMED == BF16 ? to_bf16(value) : to_f16(value);
 }
 INLINE float statistic(const char *from, long row) {
 #if WIDE_STATISTICS
@@ -132,7 +132,6 @@ UNROLL
             else add_rows<WIDE, NORMALISED>(t, begin, end, step, column, s);
         });
         join(m, lanes, per);
-        char *out = (char *)t.word[OUT];
         float *partials = (float *)given.word[PARTIALS] + t.number(FIRST_PARTIAL) + tile * splits * width;
         m.each([&](float(&s)[MOST_NUMBERS], int thread) {
             if (thread >= lanes) return;
@@ -141,7 +140,7 @@ UNROLL
                 const long index = thread * per + p, column = tile * width + index;
                 if (p >= per) continue;
                 if (splits > 1) partials[split * width + index] = s[p];
-                else if (column < columns) store(out + column * NUMBER_BYTES, s[p]);
+                else if (column < columns) store(t, column, s[p]);
             }
         });
         if (splits == 1 || !m.is_last((u32 *)given.word[COUNTERS] + t.number(FIRST_TILE) + tile, (u32)splits)) return;
@@ -168,7 +167,7 @@ UNROLL
 UNROLL
             for (int p = 0; p < 4; p++) {
                 const long column = tile * width + thread * numbers + p;
-                if (p < numbers && column < columns) store(out + column * NUMBER_BYTES, s[p]);
+                if (p < numbers && column < columns) store(t, column, s[p]);
             }
         });
     }

@@ -26,7 +26,9 @@ from leporello.kernel.lowering_context import short
 from leporello.kernel.views import SPLITS, VIEW_RULES
 from leporello.loop.stages import Stage
 from leporello.loop.value_classes import is_stored_narrower
+from leporello.rewrite.add_in_products import add_in_products
 from leporello.rewrite.join_saved import join_saved
+from leporello.rewrite.own_totals import own_totals
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.real_planes import real_planes
 from leporello.rewrite.save import EXPENSIVE
@@ -75,6 +77,10 @@ GPU_TARGET = Target(
              lambda c, loop: real_planes(loop)),
         Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",
              lambda c, saved: join_saved(saved, is_pointwise)),
+        Pass("sweep", "add_in_products", "a product that adds a bias costs no more than one without",
+             lambda c, loop: add_in_products(loop)),
+        Pass("sweep", "own_totals", "after merge_equal_values, which makes equal sums one",
+             lambda c, loop: own_totals(loop)),
     ),
     default_windows=WindowSizes(max_rows=1 << 16),
     unavailable=nvrtc_refusal,

@@ -25,6 +25,7 @@ WORDS = (
     "rate",
     "past",
     "out",
+    "out_again",
     "wide_result",
     "kind",
     "per_lane",
@@ -51,6 +52,7 @@ class Sum:
     """A sum over rows, of values that are arguments of a call, by their indices; -1 for one that there is not.
 
     columns            of the result
+    results            the indices of the results that it is: one, or two that are equal
     first              the values whose rows are added
     other, mean, rate  factors of it: `other`, or (other - mean) * rate with a mean and a rate for each row
     past               the mask of rows that are skipped
@@ -61,6 +63,7 @@ class Sum:
     """
 
     columns: int
+    results: tuple[int, ...]
     first: int
     other: int = -1
     mean: int = -1
@@ -77,8 +80,8 @@ class Sum:
 class Division:
     """The words of a launch without addresses, and what it needs.
 
-    places       of each address: the word, the index of the value, and what is added in bytes; of results the index is
-                 that of the sum, behind all values
+    places       of each address: the word, the index of the value, and what is added in bytes; results are behind all
+                 values
     tiles        counters, 0 before the launch and after it
     partials     of 4 bytes
     """
@@ -115,8 +118,8 @@ def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Seq
     words = array("Q", [0, 0, len(sums)])
     places: list[tuple[int, int, int]] = []
     blocks = tiles = partials = 0
-    for index, (one, shape) in enumerate(zip(sums, shapes, strict=True)):
-        share = BLOCKS * work[index] // (max(1, sum(work)) * shape.tiles)
+    for one, shape, numbers in zip(sums, shapes, work, strict=True):
+        share = BLOCKS * numbers // (max(1, sum(work)) * shape.tiles)
         splits = max(1, min(share, shape.most_splits))
         found = {
             "wide_result": int(one.wide),
@@ -140,7 +143,8 @@ def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Seq
             if value >= 0:
                 added = one.begin * size if name == "first" else 0
                 places.append((len(words) + WORDS.index(name), value, added))
-        places.append((len(words) + WORDS.index("out"), len(strides) + index, 0))
+        for name, result in zip(("out", "out_again"), one.results, strict=False):
+            places.append((len(words) + WORDS.index(name), len(strides) + result, 0))
         words.extend(found.get(name, 0) for name in WORDS)
         blocks += shape.tiles * splits
         tiles += shape.tiles

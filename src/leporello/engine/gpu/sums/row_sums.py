@@ -98,12 +98,11 @@ class RowSums:
             ]
         wide = all(values[index].dtype == torch.float32 for index in self.statistics)
         kernel = SumsKernel(self.dtype, wide)
-        for number, division in enumerate(divisions):
-            out = results[number * MOST_TERMS : (number + 1) * MOST_TERMS]
-            at = addresses + [value.data_ptr() for value in out]
+        addresses += [value.data_ptr() for value in results]
+        for division in divisions:
             words = division.words[:]
             for word, index, added in division.places:
-                words[word] = at[index] + added
+                words[word] = addresses[index] + added
             self.launcher.launch(division, words, kernel, results[0].device)
         return results
 

@@ -33,9 +33,9 @@ class Term:
     operands: Mapping[str, fx.Node]
     layout: Mapping[str, Any]
 
-    def sum(self, values: Sequence[fx.Node]) -> Sum:
+    def sum(self, values: Sequence[fx.Node], results: tuple[int, ...]) -> Sum:
         indices = {name: values.index(node) for name, node in self.operands.items()}
-        return Sum(columns=self.columns, **indices, **self.layout)
+        return Sum(columns=self.columns, results=results, **indices, **self.layout)
 
 
 def with_row_sums(graph: fx.Graph, launcher: SumsLauncher) -> fx.Graph:
@@ -49,7 +49,7 @@ def with_row_sums(graph: fx.Graph, launcher: SumsLauncher) -> fx.Graph:
     for dtype, terms in groups.items():
         values = list(dict.fromkeys(value for term in terms.values() for value in term.operands.values()))
         function = RowSums(
-            [term.sum(values) for term in terms.values()],
+            _sums([*terms.values()], values),
             [fixed_features(value) for value in values],
             [(tuple(node.meta["val"].shape), node.meta["val"].dtype) for node in terms],
             dtype,
@@ -59,6 +59,17 @@ def with_row_sums(graph: fx.Graph, launcher: SumsLauncher) -> fx.Graph:
     graph.eliminate_dead_code()
     graph.lint()
     return graph
+
+
+def _sums(terms: Sequence[Term], values: Sequence[fx.Node]) -> list[Sum]:
+    """The sums that give the results of these terms, one for two terms that are equal."""
+    sums: list[Sum] = []
+    left = list(range(len(terms)))
+    while left:
+        equal = [index for index in left if terms[index] == terms[left[0]]][:2]
+        sums.append(terms[left[0]].sum(values, tuple(equal)))
+        left = [index for index in left if index not in equal]
+    return sums
 
 
 def _sum(node: fx.Node) -> Term | None:

@@ -9,7 +9,7 @@
 #define MOST_NUMBERS 8  // of a column lane
 enum { PLAIN, PRODUCT, NORMALISED, SCATTERED };
 // words of a term; division.py fills them
-enum { FIRST, OTHER, MEAN, RATE, PAST, OUT, WIDE_RESULT, KIND_OF, PER_LANE, ROWS_OF, COLUMNS, STRIDE, OTHER_STRIDE, INNER, INNER_STEP, ALONG, LANES_OF, FIRST_BLOCK, SPLITS, FIRST_TILE, FIRST_PARTIAL, TERM_WORDS };
+enum { FIRST, OTHER, MEAN, RATE, PAST, OUT, OUT_AGAIN, WIDE_RESULT, KIND_OF, PER_LANE, ROWS_OF, COLUMNS, STRIDE, OTHER_STRIDE, INNER, INNER_STEP, ALONG, LANES_OF, FIRST_BLOCK, SPLITS, FIRST_TILE, FIRST_PARTIAL, TERM_WORDS };
 enum { PARTIALS, COUNTERS, TERM_COUNT, HEAD_WORDS };
 
 struct Term {
@@ -29,8 +29,11 @@ INLINE float number_of(const u32 (&bits)[4], int index) {
     return SUMMED == BF16 ? from_bf16(half) : from_f16(half);
 }
 INLINE void store(const Term &t, long column, float value) {
-    if (SUMMED == F32 || t.number(WIDE_RESULT)) ((float *)t.word[OUT])[column] = value;
-    else ((u16 *)t.word[OUT])[column] = SUMMED == BF16 ? to_bf16(value) : to_f16(value);
+    for (int to = OUT; to <= OUT_AGAIN; to++) {
+        if (!t.word[to]) continue;
+        if (SUMMED == F32 || t.number(WIDE_RESULT)) ((float *)t.word[to])[column] = value;
+        else ((u16 *)t.word[to])[column] = SUMMED == BF16 ? to_bf16(value) : to_f16(value);
+    }
 }
 INLINE float statistic(const char *from, long row) {
 #if WIDE_STATISTICS

@@ -103,14 +103,19 @@ class HostLauncher:
 
 @dataclass(frozen=True)
 class HostSums:
-    """Calls the kernel of sums over rows; partial sums begin with NaN."""
+    """Calls the kernel of sums over rows; partial sums begin with NaN.
+
+    backwards   whether the last block runs first
+    """
+
+    backwards: bool = False
 
     def launch(self, division: Division, words: array[int], kernel: SumsKernel, device: torch.device) -> None:
         counters = torch.zeros(division.tiles, dtype=torch.int32)
         partials = torch.full((division.partials + 4,), float("nan"))
         words[0], words[1] = (-(-partials.data_ptr() // 16) * 16), counters.data_ptr()
         run = library(compiled(kernel.text("host.h"))).run
-        run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(division.blocks))
+        run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(division.blocks), self.backwards)
         assert not counters.any()
 
 

@@ -259,7 +259,7 @@ struct Rows {
 #define KERNEL_THAT_FILLS(name) \
     extern "C" void name(const Given *given, Given *table) { *table = *given; }
 
-// ---- sums over rows: see sums.cuh. Blocks run one after the other, so the last one is the one that comes last.
+// ---- sums over rows: see sums.cuh. Blocks run one after the other, in either order.
 
 #define UNROLL_PARTLY
 INLINE void load_sixteen(const char *from, u32 (&bits)[4]) { memcpy(bits, from, 16); }
@@ -280,12 +280,13 @@ struct SumsMachine {
         return true;
     }
 };
-#define KERNEL_OF_SUMS(Body)                                          \
-    extern "C" void run(const Given *given, long blocks) {            \
-        for (long block = 0; block < blocks; block++) {               \
-            std::vector<float> shared(THREADS * 8, NOT_A_NUMBER);     \
-            std::vector<SumsMachine::Thread> threads(THREADS);        \
-            SumsMachine m{block, shared.data(), threads};             \
-            Body::run(m, *given);                                     \
-        }                                                             \
+#define KERNEL_OF_SUMS(Body)                                                  \
+    extern "C" void run(const Given *given, long blocks, int backwards) {     \
+        for (long i = 0; i < blocks; i++) {                                   \
+            std::vector<float> shared(THREADS * 8, NOT_A_NUMBER);             \
+            std::vector<SumsMachine::Thread> threads(THREADS);                \
+            const long block = backwards ? blocks - 1 - i : i;                \
+            SumsMachine m{block, shared.data(), threads};                     \
+            Body::run(m, *given);                                             \
+        }                                                                     \
     }

@@ -6,7 +6,7 @@ Such a value has a row for each one of the batch, the others one for each step a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,8 @@ class OverSteps:
     """
 
     def __init__(self, node: fx.Node, once: set[int], rows: set[int]) -> None:
-        self.function = FASTER_CALLS.get(node.target, node.target)
+        target: Any = node.target
+        self.function: Callable[..., Any] = FASTER_CALLS.get(target, target)
         self.once, self.rows = once, rows
         self.__name__ = operator_name(node)
         self.places = self.function in TAKES_OUT

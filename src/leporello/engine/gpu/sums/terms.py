@@ -34,8 +34,8 @@ class Term:
     layout: Mapping[str, Any]
 
     def sum(self, values: Sequence[fx.Node], results: tuple[int, ...]) -> Sum:
-        indices = {name: values.index(node) for name, node in self.operands.items()}
-        return Sum(columns=self.columns, results=results, **indices, **self.layout)
+        fields: dict[str, Any] = {name: values.index(node) for name, node in self.operands.items()}
+        return Sum(columns=self.columns, results=results, **fields, **self.layout)
 
 
 def with_row_sums(graph: fx.Graph, launcher: SumsLauncher) -> fx.Graph:

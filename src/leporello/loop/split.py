@@ -238,13 +238,13 @@ def _insides_behind(order: list[list[fx.Node]], place: Places) -> Places:
 
 def _compute_before(inside: int, values: list[fx.Node], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
     """Change `place` so that values which do not depend on an inside, and what they are made of, come before it, or are
-    in it where they may be drawn in."""
-    pending = list(values)
+    in it where they may be drawn in and nothing before it reads them."""
+    pending = [(value, inside) for value in values]
     while pending:
-        node = pending.pop()
-        if place.get(node, 0) > inside:
-            place[node] = inside if drawn_in(node) else inside - 1
-            pending += node.all_input_nodes
+        node, latest = pending.pop()
+        if place.get(node, 0) > latest:
+            place[node] = inside if latest == inside and drawn_in(node) else inside - 1
+            pending += [(source, place[node]) for source in node.all_input_nodes]
 
 
 def _own_views(

@@ -198,6 +198,29 @@ def test_equal_gradients_have_memory_of_their_own() -> None:
     assert cell.c.grad.any()
 
 
+class Shifted(lp.Cell):
+    """A vector is added to the outputs: its gradient is the sum of those that come in."""
+
+    def __init__(self) -> None:
+        super().__init__(h=5)
+        self.U, self.w, self.shift = nn.Linear(3, 5), nn.Parameter(torch.rand(5)), nn.Parameter(torch.randn(5))
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = torch.tanh(self.U(x) + self.w * h)
+        return h + self.shift, h
+
+
+def test_a_sum_skips_the_padding_of_a_gradient_as_it_comes_in() -> None:
+    net, x = lp.Recurrent(Shifted(), engine="gpu-host-levels"), torch.randn(7, 4, 3)
+    outputs = net(x, lengths=LENGTHS)[0]
+    outputs.backward(torch.randn(7, 4, 5))
+    ((plan, _),) = net._plan_cache.plans.values()
+    reads = [place.name for one in plan.backward.program.timed if one.kernel is None for place, _ in one.varying]
+    assert {"grad_o", "input_call_past"} <= set(reads)
+    assert called(net) == ["mm", "sums"]
+    assert lp.check_gradients(net, x, lengths=LENGTHS).ok
+
+
 class Spread(lp.Cell):
     """Parameters that are shared by the elements of a row in several ways."""
 

@@ -32,6 +32,7 @@ from leporello.rewrite.own_totals import own_totals
 from leporello.rewrite.pipeline import Pass
 from leporello.rewrite.real_planes import real_planes
 from leporello.rewrite.save import EXPENSIVE
+from leporello.rewrite.skip_padding import skip_padding
 
 aten = torch.ops.aten
 # Beside what is expensive for torch: a layer norm, which a kernel has computed but at once is a launch and a pass.
@@ -77,6 +78,8 @@ GPU_TARGET = Target(
              lambda c, loop: real_planes(loop)),
         Pass("pair", "join_saved", "a kernel reads a slice of a row as fast as a whole row: one sequence will do",
              lambda c, saved: join_saved(saved, is_pointwise)),
+        Pass("pair", "skip_padding", "sums skip rows past their end, so that nothing is cleaned for them alone",
+             lambda c, saved: replace(saved, backward=skip_padding(saved.backward, c.leaving, products=False))),
         Pass("sweep", "add_in_products", "a product that adds a bias costs no more than one without",
              lambda c, loop: add_in_products(loop)),
         Pass("sweep", "own_totals", "after merge_equal_values, which makes equal sums one",

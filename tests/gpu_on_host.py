@@ -18,21 +18,20 @@ from pathlib import Path
 
 import torch
 
-from leporello.engine.cpu.target import EXPENSIVE_IN_KERNELS
 from leporello.engine.gpu.division.geometry import LEVELS, Geometry
 from leporello.engine.gpu.division.schedule import Schedule
 from leporello.engine.gpu.division.scheduler import schedule_of
 from leporello.engine.gpu.levels.levels import Levels
 from leporello.engine.gpu.levels.levels_steps import LevelsSteps
 from leporello.engine.gpu.runner import Given, GpuRunner, about_persistent, launch_groups
-from leporello.engine.gpu.target import is_drawn_in
+from leporello.engine.gpu.sums.division import Division
+from leporello.engine.gpu.sums.row_sums import SumsKernel
+from leporello.engine.gpu.target import GPU_TARGET, at_once_by
 from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.gpu.text.levels_text import LevelKernel, LevelsText
-from leporello.engine.target import Costs, Target, WindowSizes
+from leporello.engine.target import Target, WindowSizes, put_step
 from leporello.engine.targets import register
 from leporello.kernel.description import Kernel
-from leporello.rewrite.pipeline import Pass
-from leporello.rewrite.real_planes import real_planes
 
 FOLDER = Path(tempfile.gettempdir()) / f"leporello-gpu-on-host-{os.getuid()}"
 
@@ -102,6 +101,24 @@ class HostLauncher:
         sums.copy_(torch.matmul(left.float(), right.float()))
 
 
+@dataclass(frozen=True)
+class HostSums:
+    """Calls the kernel of sums over rows; partial sums begin with NaN.
+
+    backwards   whether the last block runs first
+    """
+
+    backwards: bool = False
+
+    def launch(self, division: Division, words: array[int], kernel: SumsKernel, device: torch.device) -> None:
+        counters = torch.zeros(division.tiles, dtype=torch.int32)
+        partials = torch.full((division.partials + 4,), float("nan"))
+        words[0], words[1] = (-(-partials.data_ptr() // 16) * 16), counters.data_ptr()
+        run = library(compiled(kernel.text("host.h"))).run
+        run(ctypes.c_void_p(words.buffer_info()[0]), ctypes.c_long(division.blocks), self.backwards)
+        assert not counters.any()
+
+
 @functools.cache
 def library(source: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(source.with_suffix(".so")))
@@ -122,14 +139,15 @@ def compiled(text: str) -> Path:
 
 
 def target_on_host(name: str, shape: Geometry) -> Target:
-    return Target(
+    return replace(
+        GPU_TARGET,
         name=name,
         devices={"cpu": "the CPU"},
-        floats=frozenset({torch.float32, torch.bfloat16, torch.float16}),
-        costs=Costs(expensive=EXPENSIVE_IN_KERNELS, drawn_in=is_drawn_in),
-        passes=(Pass("plan", "real_planes", "kernels compute with real numbers", lambda c, loop: real_planes(loop)),),
         default_windows=WindowSizes(max_rows=4096),
+        unavailable=lambda: None,
         build=HostBuilder(shape).runner,
+        at_once=at_once_by(HostSums()),
+        put_step=put_step,
         language="C++",
     )
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import leporello as lp
-from leporello.engine.cpu.row_sums import RowSums, Spread, SumShapes
+from leporello.engine.cpu.row_sums import RowSums, SumShapes
+from leporello.engine.row_sums import Spread
 from tests.close import assert_close
 from tests.engine.results import Plain, found
 from tests.nets.twins import agrees_with_the_plain_loop

@@ -5,6 +5,7 @@ targets           the list of them; choice: which one runs a Loop, and why
 plan              a Loop made ready for a target, forward and backward; wiring: where each sweep finds its inputs
 sweep/            a sweep as generated Python
 autograd          a plan as one differentiable function of torch; checkpoint: the same with few states kept
+row_sums          sums over rows in a stage's graph; row_elements: where they read their elements
 state_gradient    what of the state's gradient passes from step to step
 reference         the whole graph step by step: what every engine is compared with
 exact             the same on rational numbers, without rounding; rational: its tensors and operators

@@ -121,7 +121,14 @@ def pipeline_of(target: Target | None, context: Context | None = None, before: S
     context = Context() if context is None else context
     if target is not None:
         costs = target.costs
-        context = replace(context, target=target.passes, split=True, expensive=costs.expensive, drawn_in=costs.drawn_in)
+        context = replace(
+            context,
+            target=target.passes,
+            split=True,
+            expensive=costs.expensive,
+            operands=costs.operands,
+            drawn_in=costs.drawn_in,
+        )
     return Pipeline(context, list(before))
 
 

@@ -156,11 +156,14 @@ class WindowSizes:
 class Costs:
     """What is expensive on an engine.
 
-    expensive   pointwise operators whose recomputation costs more than keeping their result in memory
+    expensive   operators whose recomputation costs more than keeping their result in memory
+    operands    whether what gradients of matrices and norms read at once is saved rather than recomputed, whatever it
+                is: for an engine whose operators cost more by their launch than by their work
     drawn_in    whether an operator that could run on all steps at once is run in an inside instead; None: never
     """
 
     expensive: frozenset[Any] = EXPENSIVE
+    operands: bool = False
     drawn_in: Callable[[fx.Node], bool] | None = None
 
 

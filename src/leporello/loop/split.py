@@ -202,8 +202,8 @@ def _place_results_with_operators(loop: Loop, place: Places) -> None:
 def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
     """Change `place` so that operators which read results of an inside, and may be drawn in, are in that inside.
 
-    What else such an operator reads is then computed before the inside. Matrix products stay at once, unless a factor
-    is stored narrower, and so do views that are not read by such an operator alone.
+    What else such an operator reads is then drawn in too, or computed before the inside. Matrix products stay at once,
+    unless a factor is stored narrower, and so do views that are not read by such an operator alone.
     """
     behind = _insides_behind(order, place)
     for component in order:
@@ -216,7 +216,7 @@ def _fuse_after_insides(order: list[list[fx.Node]], place: Places, drawn_in: Cal
         latest = max((behind.get(source, 0) for source in sources), default=0)
         if latest % 2 and all(place.get(source) == latest for source in sources if behind.get(source) == latest):
             place.update(dict.fromkeys([node, *views], latest))
-            _compute_before(latest, sources, place)
+            _compute_before(latest, sources, place, drawn_in)
 
 
 def _reads_stored_narrower(node: fx.Node) -> bool:
@@ -236,14 +236,15 @@ def _insides_behind(order: list[list[fx.Node]], place: Places) -> Places:
     return behind
 
 
-def _compute_before(inside: int, values: list[fx.Node], place: Places) -> None:
-    """Change `place` so that values which do not depend on an inside, and what they are made of, come before it."""
-    pending = list(values)
+def _compute_before(inside: int, values: list[fx.Node], place: Places, drawn_in: Callable[[fx.Node], bool]) -> None:
+    """Change `place` so that values which do not depend on an inside, and what they are made of, come before it, or are
+    in it where they may be drawn in and nothing before it reads them."""
+    pending = [(value, inside) for value in values]
     while pending:
-        node = pending.pop()
-        if place.get(node, 0) > inside:
-            place[node] = inside - 1
-            pending += node.all_input_nodes
+        node, latest = pending.pop()
+        if place.get(node, 0) > latest:
+            place[node] = inside if latest == inside and drawn_in(node) else inside - 1
+            pending += [(source, place[node]) for source in node.all_input_nodes]
 
 
 def _own_views(
@@ -295,16 +296,19 @@ def _is_row_sum(node: fx.Node) -> bool:
 
 
 def _when_complete(node: fx.Node, kinds: Classes, place: Places, last: int) -> int:
-    """The first at-once stage at which all arguments of a sum over rows exist; the last one for a sum of inputs.
+    """The first at-once stage at which all arguments of a sum over rows exist, or a later one that reads one of them
+    anyway; the last one for a sum of inputs.
 
-    Other sums over the same input are there, so that it is read once for all of them.
+    Other sums over the same values are there, so that they are read once for all of them.
     """
     sources = node.all_input_nodes
     if any(kinds[source] is ValueClass.VARYING for source in sources) and not any(
         source in place for source in sources
     ):
         return last
-    return (max((place[source] for source in sources if source in place), default=0) + 1) // 2 * 2
+    stages = [(place[source] + 1) // 2 * 2 for source in sources if source in place]
+    stages += [place[user] for source in sources for user in source.users if place.get(user, 1) % 2 == 0]
+    return max(stages, default=0)
 
 
 def _write_results(

@@ -52,7 +52,8 @@ class Context:
     By the gradient method and by the target:
     method, target   their passes, for the slots of the pipeline
     split            whether stages are run; the engine `reference` runs whole steps
-    expensive        pointwise operators whose result the target saves rather than recomputes
+    expensive        operators whose result the target saves rather than recomputes
+    operands         whether it saves all that gradients of matrices and norms read at once
     drawn_in         whether the target runs an operator inside though it could run on all steps at once; None: never
     """
 
@@ -68,6 +69,7 @@ class Context:
     target: tuple[Pass, ...] = ()
     split: bool = False
     expensive: frozenset[Any] = EXPENSIVE
+    operands: bool = False
     drawn_in: Callable[[fx.Node], bool] | None = None
 
 
@@ -134,7 +136,7 @@ PIPELINE: tuple[Pass | Slot, ...] = (
          lambda c, loop: prune(loop, c.leaving)),
     # ---- pair: what passes from the forward to the backward sweep
     Pass("pair", "save", "needs both Loops: decides what is saved and what is recomputed",
-         lambda c, pair: save(without_own_gradients(pair[0]), pair[1], c.leaving, c.expensive)),
+         lambda c, pair: save(without_own_gradients(pair[0]), pair[1], c.leaving, c.expensive, c.operands)),
     Slot("pair", "target", "works on what is saved: joins it, or shortens the sums that read it"),
     # ---- sweep: each Loop that is run
     Pass("sweep", "without own gradients", "they are derived by now; first, so that the others see plain operators",

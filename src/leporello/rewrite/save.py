@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from operator import getitem
 from typing import Any
 
 import torch
@@ -41,15 +42,24 @@ class Saved:
     befores: dict[str, str]
 
 
-def save(forward: Loop, backward: Loop, keep: tuple[str, ...] = (), expensive: frozenset[Any] | None = None) -> Saved:
+def save(
+    forward: Loop,
+    backward: Loop,
+    keep: tuple[str, ...] = (),
+    expensive: frozenset[Any] | None = None,
+    operands: bool = False,
+) -> Saved:
     """Decide what is saved between the sweeps, and change both Loops accordingly.
 
     keep        states whose gradient before the first step is wanted
-    expensive   pointwise operators that cost more than a pass over memory; by default those of torch that do
+    expensive   operators that cost more than a pass over memory; by default the pointwise ones of torch that do
+    operands    whether everything that gradients of matrices and norms read at once is saved
     """
     backward = prune(backward, keep)  # gradients that are not wanted must not cause anything to be saved
+    expensive = EXPENSIVE if expensive is None else expensive
+    forward = _with_parts(forward, backward, expensive)
     counterparts = _counterparts(forward, backward)
-    decision = _Decision(forward, backward, counterparts, EXPENSIVE if expensive is None else expensive)
+    decision = _Decision(forward, backward, counterparts, expensive, operands)
     return _apply(forward, backward, counterparts, decision.saved, keep)
 
 
@@ -73,6 +83,21 @@ def _counterparts(forward: Loop, backward: Loop) -> dict[fx.Node, fx.Node]:
     return {
         node: held.get(first[number], first[number]) for node, number in backward_numbers.items() if number in first
     }
+
+
+def _with_parts(forward: Loop, backward: Loop, expensive: frozenset[Any]) -> Loop:
+    """The forward Loop with all results of its expensive operators that the backward Loop reads, as the mean of a layer
+    norm: what nothing reads is no value of a Loop, and could not be saved."""
+    counterparts = _counterparts(forward, backward)
+    missing = [node for node in backward.nodes if is_getitem(node) and node not in counterparts]
+    draft = Draft(forward)
+    for node in missing:
+        operator, index = arguments(node)
+        if operator in counterparts and operator.target in expensive:
+            with draft.graph.inserting_after(draft.copies[counterparts[operator]]):
+                draft.call(getitem, draft.copies[counterparts[operator]], index)
+    draft.graph.output(tuple(node for _, node in draft.outputs))
+    return replace(forward, graph=draft.graph)
 
 
 def _forward_key(port: Port) -> tuple[str, str] | None:
@@ -106,9 +131,15 @@ class _Decision:
     """
 
     def __init__(
-        self, forward: Loop, backward: Loop, counterparts: dict[fx.Node, fx.Node], expensive: frozenset[Any]
+        self,
+        forward: Loop,
+        backward: Loop,
+        counterparts: dict[fx.Node, fx.Node],
+        expensive: frozenset[Any],
+        operands: bool,
     ) -> None:
         self.counterparts, self.kinds, self.expensive = counterparts, classes(backward), expensive
+        self.operands = operands
         varying = [node for node in counterparts if self.kinds[node] is ValueClass.VARYING]
         results = set(backward.results)
         self.needed = {
@@ -137,7 +168,7 @@ class _Decision:
             return
         axis = clean_row_axis(node.meta["val"])
         in_memory = self.counterparts[node] in self.in_memory
-        worth_it = in_memory or node in self.compared or self._is_multiplied(node) or self._hides_expensive(node)
+        worth_it = in_memory or node in self.compared or self._is_operand(node) or self._hides_expensive(node)
         worth_it = worth_it and axis == 0
         if worth_it or not (is_view(node) or axis is None or self._is_cheap(node)):
             self.saved.add(node)
@@ -146,17 +177,20 @@ class _Decision:
                 self._make_available(source)
         self.available.add(node)
 
-    def _is_multiplied(self, node: fx.Node) -> bool:
-        """Whether a value is expensive for torch, and a matrix product that is a weight's gradient reads it.
+    def _is_operand(self, node: fx.Node) -> bool:
+        """Whether a value is expensive for torch, or operands are saved anyway, and a weight's gradient reads it.
 
-        Such products run at once, where torch's operators would recompute the value, whatever a kernel would cost.
+        Such gradients are computed at once, where torch's operators would recompute the value, whatever a kernel would
+        cost.
         """
-        if node.target not in EXPENSIVE:
+        parts = is_view(node) or is_getitem(node) or node.target is aten.slice.Tensor  # read where the whole is
+        if node.target not in EXPENSIVE and (parts or not self.operands):
             return False
+        readers = (*MATRIX_PRODUCTS, aten.native_layer_norm_backward.default) if self.operands else MATRIX_PRODUCTS
         pending = list(node.users)
         while pending:
             user = pending.pop()
-            if user.target in MATRIX_PRODUCTS and user not in self.counterparts:
+            if user.target in readers and user not in self.counterparts:
                 return True
             if is_view(user):
                 pending += user.users

@@ -16,7 +16,7 @@ from leporello.loop.fake_tensors import clean_row_axis, has_rows
 from leporello.loop.graph import arguments
 from leporello.loop.loop import Loop
 from leporello.loop.port import Role
-from leporello.loop.value_classes import is_view
+from leporello.loop.value_classes import is_matrix_product, is_view
 from leporello.rewrite.prune import prune
 
 aten = torch.ops.aten
@@ -32,10 +32,11 @@ def masked_row_sum(first: Tensor, second: Tensor | None, past: Tensor) -> Tensor
     return rows.sum(0, keepdim=True) if second is None else rows.t() @ second[~past]
 
 
-def skip_padding(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
+def skip_padding(backward: Loop, keep: tuple[str, ...] = (), *, products: bool = True) -> Loop:
     """The gradient of a masked Loop with shorter sums; any other Loop unchanged.
 
-    keep   states whose last value is wanted
+    keep       states whose last value is wanted
+    products   whether products of matrices skip rows too; else only sums of a cleaned value that no product reads
     """
     draft = Draft(backward)
     past = next((node for port, node in draft.inputs if port.reads_forward(Role.PAST)), None)
@@ -43,7 +44,7 @@ def skip_padding(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
         return backward
     for node in list(draft.graph.nodes):
         operands = row_sum_operands(node)
-        if operands is not None:
+        if operands is not None and (products or _is_cleaned_alone(operands, past)):
             with draft.graph.inserting_before(node):
                 shorter = draft.graph.call_function(
                     masked_row_sum, (*(_before_cleaning(value, past) for value in operands), past)
@@ -51,6 +52,17 @@ def skip_padding(backward: Loop, keep: tuple[str, ...] = ()) -> Loop:
             shorter.meta.update(node.meta)
             draft.replace(node, shorter)
     return prune(draft.close(), keep)
+
+
+def _is_cleaned_alone(operands: tuple[fx.Node, fx.Node | None], past: fx.Node) -> bool:
+    """Whether a sum over rows is of a cleaned value that no product of matrices reads."""
+    value, second = operands
+    return second is None and _before_cleaning(value, past) is not value and not _is_multiplied(value)
+
+
+def _is_multiplied(node: fx.Node) -> bool:
+    """Whether a product of matrices reads a value, or a view of it."""
+    return any(is_matrix_product(user) or (is_view(user) and _is_multiplied(user)) for user in node.users)
 
 
 def row_sum_operands(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:

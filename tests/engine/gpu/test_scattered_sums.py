@@ -1,4 +1,4 @@
-"""Scattered sums and vectors of float32 through L2: two slots, and the phase of a step in the lowest bit of every 64."""
+"""What blocks send through L2: a few slots, marked by the phase of a step in the lowest bit of every 64, or by no number."""
 
 from __future__ import annotations
 

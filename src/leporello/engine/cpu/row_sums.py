@@ -1,49 +1,32 @@
 """Sums over all rows of a window, of which the gradients of matrices and biases consist; several of them in one call.
 
-They read the same values, so that all but the first read them from the cache. `sums_in_turn` and `with_row_sums` find
-them in an at-once stage; `RowSums` computes them with totals.c.
+They read the same values, so that all but the first read them from the cache. `sums_in_turn` and `with_row_sums` take
+those of an at-once stage (engine/row_sums.py finds them); `RowSums` computes them with totals.c.
 """
 
 from __future__ import annotations
 
-import operator
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from leporello.engine.cpu import native
 from leporello.engine.cpu.lagged_window import LaggedWindow
-from leporello.engine.cpu.row_elements import MAX_ELEMENTS, fixed_features, row_elements, same_elements
+from leporello.engine.row_elements import fixed_features
+from leporello.engine.row_sums import RowSum, Spread, call_together, columns_of, row_sum, sum_of_elements
 from leporello.loop.fake_tensors import clean_row_axis
-from leporello.loop.graph import arguments, copied, placeholders, results
+from leporello.loop.graph import copied, placeholders, results
 from leporello.loop.stages import Stage
-from leporello.rewrite.skip_padding import masked_row_sum, row_sum_operands
-
-aten = torch.ops.aten
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 LARGE_ROW_BYTES = 1024  # the sums of a value whose rows are at least as large are a stage of their own
 MIN_SUMMED = 1024  # columns of the sums without products from which on they are computed here
 TOTAL_WORDS = 12  # of a `total` in totals.c
 SumShapes = tuple[tuple[int, int, int, int], ...]  # see RowSums
-
-
-class Spread(NamedTuple):
-    """How a sum reads rows of values that have several axes, in elements from the beginning of a row.
-
-    heads           sums of this kind side by side: the result is [heads, m, n]
-    inner           elements of a row that are summed too
-    first, second   of each value: where it begins, and the distances along heads, inner and columns
-    """
-
-    heads: int
-    inner: int
-    first: tuple[int, int, int, int]
-    second: tuple[int, int, int, int]
 
 
 class RowSums:
@@ -182,21 +165,6 @@ def spread_words(
     return words
 
 
-class _RowSum(NamedTuple):
-    """first.t() @ second, or the sum of `first`, over rows; `past` is the mask of rows that are skipped.
-
-    m, n     columns of both; n is 1 without a second
-    spread   how rows with several axes are read; None where the values are matrices
-    """
-
-    first: fx.Node
-    second: fx.Node | None
-    past: fx.Node | None
-    m: int
-    n: int
-    spread: Spread | None = None
-
-
 def with_row_sums(graph: fx.Graph) -> fx.Graph:
     """A copy of a graph in which `RowSums` computes the results that are sums over rows.
 
@@ -204,14 +172,14 @@ def with_row_sums(graph: fx.Graph) -> fx.Graph:
     large.
     """
     graph, _ = copied(graph)
-    groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, _RowSum]] = {}
+    groups: dict[tuple[torch.dtype, fx.Node | None], dict[fx.Node, RowSum]] = {}
     for node in dict.fromkeys(results(graph)):
-        row_sum = _row_sum(node) or _sum_of_elements(node)
-        if row_sum is not None:
-            groups.setdefault((node.meta["val"].dtype, row_sum.past), {})[node] = row_sum
+        found = row_sum(node, KERNEL_DTYPES) or sum_of_elements(node, KERNEL_DTYPES)
+        if found is not None:
+            groups.setdefault((node.meta["val"].dtype, found.past), {})[node] = found
     for sums in groups.values():
-        multiplied = any(row_sum.second is not None for row_sum in sums.values())
-        if multiplied or sum(row_sum.m for row_sum in sums.values()) >= MIN_SUMMED:
+        multiplied = any(one.second is not None for one in sums.values())
+        if multiplied or sum(one.m for one in sums.values()) >= MIN_SUMMED:
             _call_together(graph, sums)
     graph.eliminate_dead_code()
     graph.lint()
@@ -225,10 +193,10 @@ def sums_in_turn(stage: Stage) -> list[Stage]:
     """
     groups: dict[fx.Node | None, list[int]] = {}
     for index, node in enumerate(results(stage.graph)):
-        row_sum = _row_sum(node)
-        of_inputs = row_sum is not None and all(value is None or value.op == "placeholder" for value in row_sum[:3])
-        large = row_sum is not None and of_inputs and _row_bytes(row_sum.first) >= LARGE_ROW_BYTES
-        groups.setdefault(row_sum.first if row_sum is not None and large else None, []).append(index)
+        found = row_sum(node, KERNEL_DTYPES)
+        of_inputs = found is not None and all(value is None or value.op == "placeholder" for value in found[:3])
+        large = found is not None and of_inputs and _row_bytes(found.first) >= LARGE_ROW_BYTES
+        groups.setdefault(found.first if found is not None and large else None, []).append(index)
     if len(groups) < 2 or stage.states:
         return [stage]
     return [_with_results(stage, indices) for indices in groups.values()]
@@ -249,97 +217,26 @@ def _with_results(stage: Stage, indices: list[int]) -> Stage:
     return replace(stage, graph=graph, reads=reads, writes=tuple(stage.writes[index] for index in indices))
 
 
-def _call_together(graph: fx.Graph, sums: dict[fx.Node, _RowSum]) -> None:
+def _call_together(graph: fx.Graph, sums: dict[fx.Node, RowSum]) -> None:
     """Replace sums of the same dtype that skip the same rows by one call, in the graph itself."""
-    values = list(dict.fromkeys(value for row_sum in sums.values() for value in row_sum[:2] if value is not None))
+    values = list(dict.fromkeys(value for one in sums.values() for value in one[:2] if value is not None))
     shapes = tuple(
         (values.index(one.first), -1 if one.second is None else values.index(one.second), one.m, one.n)
         for one in sums.values()
     )
-    (past,) = {row_sum.past for row_sum in sums.values()}
+    (past,) = {one.past for one in sums.values()}
     function = RowSums(
         shapes,
         values[0].meta["val"].dtype,
         past is not None,
-        [row_sum.spread for row_sum in sums.values()],
+        [one.spread for one in sums.values()],
         [tuple(node.meta["val"].shape) for node in sums],
         [fixed_features(value) for value in values],
         [clean_row_axis(value.meta["val"]) or 0 for value in values],
     )
-    with graph.inserting_before(graph.output_node()):
-        together = graph.call_function(function, (*values, *(() if past is None else (past,))))
-        for index, node in enumerate(sums):
-            part = graph.call_function(operator.getitem, (together, index))
-            part.meta.update(node.meta)
-            node.replace_all_uses_with(part)
-
-
-def _row_sum(node: fx.Node) -> _RowSum | None:
-    """The operands of a sum over rows, if that is what a result is; None if not, or if `RowSums` cannot compute it.
-
-    It can if no other operator reads the sum, and all operands have columns and a dtype of `KERNEL_DTYPES`.
-    """
-    if any(user.op != "output" for user in node.users):
-        return None
-    if node.target is masked_row_sum:
-        first, second, past = arguments(node)
-    else:
-        first, second = row_sum_operands(node) or (None, None)
-        past = None
-    values = [value for value in (first, second) if value is not None]
-    fixed = all(isinstance(value.meta["val"].shape[1], int) for value in values)
-    supported = fixed and all(value.meta["val"].dtype in KERNEL_DTYPES and _columns(value) for value in values)
-    return _RowSum(first, second, past, _columns(first), _columns(second)) if values and supported else None
-
-
-def _sum_of_elements(node: fx.Node) -> _RowSum | None:
-    """The operands of a sum over rows of values with several axes, each of whose axes may be summed or be heads.
-
-    None for other results, and where another operator reads the sum.
-    """
-    if node.op != "call_function" or any(user.op != "output" for user in node.users):
-        return None
-    if node.meta["val"].dtype not in KERNEL_DTYPES:
-        return None
-    if node.target in (aten.sum.default, aten.sum.dim_IntList) and not node.kwargs:
-        return _sum_over_axes(node)
-    orders = FACTOR_AXES.get(node.target)
-    if orders is None:
-        return None
-    one, other = (row_elements(factor, order) for factor, order in zip(arguments(node), orders, strict=True))
-    if one is None or other is None or not same_elements(one, other) or one.inner > MAX_ELEMENTS:
-        return None
-    spread = Spread(one.heads, one.inner, one.steps, other.steps)
-    return _RowSum(one.value, other.value, None, one.columns, other.columns, spread)
-
-
-# Of the two factors of a product: axes of heads, of what is summed, and of columns.
-FACTOR_AXES: dict[Any, tuple[tuple[tuple[int, ...], ...], ...]] = {
-    aten.mm.default: (((), (1,), (0,)), ((), (0,), (1,))),
-    aten.bmm.default: (((0,), (2,), (1,)), ((0,), (1,), (2,))),
-}
-
-
-def _sum_over_axes(node: fx.Node) -> _RowSum | None:
-    """A sum over rows, and maybe over other axes."""
-    value, *rest = arguments(node)
-    if value.meta["val"].dtype != node.meta["val"].dtype:
-        return None
-    count = value.meta["val"].dim()
-    summed = sorted({axis % count for axis in rest[0]} if rest and rest[0] else range(count))
-    kept = [axis for axis in range(count) if axis not in summed]
-    found = row_elements(value, ((), summed, kept))
-    if found is None or found.inner > MAX_ELEMENTS:
-        return None
-    if found.inner == 1 and found.steps[3] == 1 and fixed_features(found.value) == found.columns:
-        return _RowSum(found.value, None, None, found.columns, 1)
-    return _RowSum(found.value, None, None, found.columns, 1, Spread(1, found.inner, found.steps, (0, 0, 0, 1)))
+    call_together(graph, sums, function, [*values, *(() if past is None else (past,))])
 
 
 def _row_bytes(node: fx.Node) -> int:
-    columns: int = _columns(node) * node.meta["val"].dtype.itemsize
+    columns: int = columns_of(node) * node.meta["val"].dtype.itemsize
     return columns
-
-
-def _columns(node: fx.Node | None) -> int:
-    return 1 if node is None else int(node.meta["val"].shape[1])

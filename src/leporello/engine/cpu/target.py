@@ -13,10 +13,10 @@ from torch import Tensor, fx
 from leporello.engine.cpu.build import compiler_refusal
 from leporello.engine.cpu.lagged_window import LaggedWindow
 from leporello.engine.cpu.native import build_ahead, put_shifted, put_step
-from leporello.engine.cpu.row_elements import fixed_features
 from leporello.engine.cpu.row_sums import KERNEL_DTYPES, sums_in_turn, with_row_sums
 from leporello.engine.cpu.runner import STORAGE, CpuRunner, build
 from leporello.engine.cpu.window_products import with_window_products
+from leporello.engine.row_elements import fixed_features
 from leporello.engine.target import Costs, Target, WindowSizes
 from leporello.kernel.expressions import POINTWISE, is_pointwise
 from leporello.kernel.lowering_context import short

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from leporello.engine.lagged import PutShifted
+from leporello.engine.sweep.over_steps import over_steps
 from leporello.engine.target import RecordedSteps, Runner, Target
 from leporello.kernel.decompose import decomposed
 from leporello.kernel.dependencies import loaded
@@ -60,7 +61,7 @@ class TimedStage:
                an inside (its first results are the next states), all steps of a window elsewhere
     states     for an inside those on its cycle, elsewhere those it shifts by one step
     varying    the sequences it reads, with their row axis; for an at-once stage also what is the same at every step but
-               not for all rows, which is repeated for each step
+               not for all rows, which is repeated for each step unless all its operators run `over_steps`
     fixed      its other reads: what is the same at every step
     writes     what it computes beside next states, with the row axis, None for a part of a total
     placed     writes that can go into memory that is passed to the stage
@@ -190,9 +191,13 @@ def _timed(split: Split, stage: Stage, done: tuple[fx.Node, ...], target: Target
 def _with_function(split: Split, stage: Stage, done: tuple[fx.Node, ...]) -> TimedStage:
     """A stage with a function that runs it with torch's operators."""
     inside, count, kinds = stage.kind == "inside", len(stage.states), split.classes
+    unrepeated: frozenset[fx.Node] = frozenset()
+    if not inside:
+        stage, unrepeated = over_steps(stage, kinds)
     states = {split.loop.delays[name][1] for name in stage.states}
     varying = [node for node in stage.reads if kinds[node] is ValueClass.VARYING and node not in states]
     timeless = [node for node in stage.reads if kinds[node] is ValueClass.TIMELESS and not inside]
+    timeless = [node for node in timeless if node not in unrepeated]
     fixed = [node for node in stage.reads if node not in states and node not in varying and node not in timeless]
     first = count if inside else 0
     placed = _placed(stage, split, first)

@@ -9,12 +9,16 @@ over the whole buffer, which keeps what is not its part, and each time a buffer 
 
 **Multiplied inputs.** A product inside the loop is of a value that the step makes, which blocks of threads then gather.
 An input that a product reads is copied into one.
+
+**Scalars.** What is one number for a row is computed by every unit that reads it, from totals that all units have.
+Where it is an output too, it is stored by a copy that nothing reads.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -80,6 +84,30 @@ def multiplied_inputs(kernel: Kernel) -> Kernel:
             block = replace(block, left=copies[left])
         blocks.append(block)
     return _with_blocks(kernel, blocks, scratch)
+
+
+def copied_scalars(kernel: Kernel) -> Kernel:
+    """The kernel with outputs of one number for a row as copies of scratch values."""
+    multiplied = {block.left for block in kernel.blocks if isinstance(block, Product)}
+    times = Counter(buffer for block in kernel.blocks for buffer, _, _ in stores_of(block))
+    scratch = list(kernel.buffers["scratch"])
+    rewriter = _Rewriter(kernel, frozenset(), scratch)
+    for block in kernel.blocks:
+        if isinstance(block, Pointwise) and math.prod(numbers_of(block.sizes)) == 1:
+            for buffer, _, _ in stores_of(block):
+                alone = buffer.count == 1 and times[buffer] == 1 and buffer not in multiplied
+                if buffer.place == "write" and alone:
+                    rewriter.keep(buffer)
+    copies = [Store(buffer, Index(), Load(value, Index())) for buffer, value in rewriter.holder.items()]
+    blocks = [_stored_in(block, rewriter.holder) for block in rewriter.blocks()]
+    return _with_blocks(kernel, blocks + [Pointwise((), (copy,)) for copy in copies], scratch) if copies else kernel
+
+
+def _stored_in(block: Block, holders: dict[Buffer, Buffer]) -> Block:
+    """A block that stores in other buffers."""
+    if not isinstance(block, Pointwise):
+        return block
+    return replace(block, stores=tuple(replace(s, buffer=holders.get(s.buffer, s.buffer)) for s in block.stores))
 
 
 def _with_blocks(kernel: Kernel, blocks: Sequence[Block], scratch: Sequence[Buffer]) -> Kernel:
@@ -154,6 +182,10 @@ class _Rewriter:
         buffer = Buffer(f"{like.name}.{slot}", "scratch", slot, sizes, like.dtype, like.arithmetic)
         self.scratch.append(buffer)
         return buffer
+
+    def keep(self, buffer: Buffer) -> None:
+        """Let a scratch buffer hold the value of this one from now on."""
+        self.holder[buffer] = self._new(buffer, numbers_of(buffer.sizes))
 
     def _stored(self, buffer: Buffer) -> Buffer:
         """The buffer that takes the next store in a buffer: the last one is its own."""

@@ -8,7 +8,7 @@ from collections import Counter
 
 import torch
 
-from leporello.engine.gpu.division.normal_form import multiplied_inputs, stored_twice, whole_stores
+from leporello.engine.gpu.division.normal_form import copied_scalars, multiplied_inputs, stored_twice, whole_stores
 from leporello.engine.gpu.division.schedule import (
     Evaluator,
     Multiplication,
@@ -47,7 +47,7 @@ GATHERED_REDUCTIONS = frozenset({"sum", "amax", "amin", "prod", "any", "all"})  
 def schedule_of(kernel: Kernel) -> Schedule:
     """Divide the blocks of a kernel into levels of statements; refuses what no statement covers."""
     _refuse(kernel)
-    kernel = multiplied_inputs(kernel)
+    kernel = copied_scalars(multiplied_inputs(kernel))
     wanted = stored_twice(kernel)
     while True:
         try:

@@ -310,3 +310,35 @@ struct Rows {
     }
 #define KERNEL_THAT_FILLS(name) \
     extern "C" void name(const Given *given, Given *table) { *table = *given; }
+
+// ---- sums over rows: see sums.cuh. Blocks run one after the other, in either order.
+
+#define UNROLL_PARTLY
+INLINE void load_sixteen(const char *from, u32 (&bits)[4]) { memcpy(bits, from, 16); }
+INLINE float load_partial(const float *from) { return *from; }
+INLINE void load_partials(const float *from, u32 (&bits)[4]) { memcpy(bits, from, 16); }
+struct SumsMachine {
+    struct Thread { float sums[8]; };
+    long block;
+    float *shared;
+    std::vector<Thread> &threads;
+    template <class F> void each(F f) {
+        for (int thread = 0; thread < THREADS; thread++) f(threads[thread].sums, thread);
+    }
+    void sync() {}
+    bool is_last(u32 *counter, u32 count) {
+        if (++*counter < count) return false;
+        *counter = 0;
+        return true;
+    }
+};
+#define KERNEL_OF_SUMS(Body)                                                  \
+    extern "C" void run(const Given *given, long blocks, int backwards) {     \
+        for (long i = 0; i < blocks; i++) {                                   \
+            std::vector<float> shared(THREADS * 8, NOT_A_NUMBER);             \
+            std::vector<SumsMachine::Thread> threads(THREADS);                \
+            const long block = backwards ? blocks - 1 - i : i;                \
+            SumsMachine m{block, shared.data(), threads};                     \
+            Body::run(m, *given);                                             \
+        }                                                                     \
+    }

@@ -148,6 +148,7 @@ def target_on_host(name: str, shape: Geometry) -> Target:
         build=HostBuilder(shape).runner,
         at_once=at_once_by(HostSums()),
         put_step=put_step,
+        recorded_sweep=Target("none").recorded_sweep,
         language="C++",
     )
 

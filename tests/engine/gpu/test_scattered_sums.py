@@ -1,4 +1,4 @@
-"""What blocks send through L2: a few slots, marked by the phase of a step in the lowest bit of every 64, or by no number."""
+"""What blocks send through L2: a few slots, told by the phase of a step in the lowest bit of every 64, or by a mark."""
 
 from __future__ import annotations
 
@@ -161,3 +161,42 @@ def test_two_slots_suffice_in_any_order() -> None:
         read = exchange(PHASED_SLOTS, blocks=3, steps=9, seed=seed)
         assert read == [[{step} for step in range(9)]] * 3
     assert any(exchange(1, blocks=3, steps=9, seed=seed) is None for seed in range(5))
+
+
+def gathered(slots: int, seed: int, *, reads_marks: bool = True, blocks: int = 3, steps: int = 9) -> list[set[int]]:
+    """For each step what blocks have read of it, where writes to different places arrive in any order."""
+    chance = random.Random(seed)
+    memory = dict.fromkeys(((rank, slot) for rank in range(blocks) for slot in range(slots)), -1)
+    under_way: list[tuple[tuple[int, int], int]] = []
+    read: list[set[int]] = [set() for _ in range(steps)]
+
+    def block(rank: int) -> Iterator[None]:
+        for step in range(steps):
+            under_way.append(((rank, step % slots), step))
+            if step >= 2:
+                under_way.append(((rank, (step - 2) % slots), -1))
+            for source in chance.sample(range(blocks), blocks):
+                while memory[source, step % slots] == -1:
+                    yield
+                read[step].add(memory[source, step % slots])
+            while reads_marks and step >= 2 and memory[rank, (step - 2) % slots] != -1:
+                yield
+
+    running, turns = [block(rank) for rank in range(blocks)], 0
+    while running and turns < 20_000:
+        turns += 1
+        if under_way and chance.random() < 0.2:
+            place, _ = chance.choice(under_way)
+            first = next(i for i, (other, _) in enumerate(under_way) if other == place)  # of one place in their order
+            memory.update([under_way.pop(first)])
+        one = chance.choice(running)
+        if next(one, "done") == "done":
+            running.remove(one)
+    return read
+
+
+def test_four_slots_of_marks_suffice_in_any_order() -> None:
+    right = [{step} for step in range(9)]
+    assert all(gathered(MARKED_SLOTS, seed) == right for seed in range(60))
+    assert any(gathered(3, seed) != right for seed in range(60))
+    assert any(gathered(MARKED_SLOTS, seed, reads_marks=False) != right for seed in range(60))

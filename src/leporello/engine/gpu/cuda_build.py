@@ -28,7 +28,7 @@ from leporello.engine.gpu.text.cuda_emitter import KernelText
 from leporello.engine.gpu.text.levels_text import LevelsText
 from leporello.errors import EngineRefusal
 
-MEASURED = 8  # geometries that are tried, the best ones of the model
+MEASURED = 10  # geometries that are tried, the best ones of the model
 LENGTHS = (1, 8, 64, 256)  # calls between two of them share a choice; so many steps are measured at most
 REPEATS = 5
 

@@ -22,6 +22,7 @@ from leporello.engine.gpu.text.registers import elements_of
 from leporello.errors import EngineRefusal
 
 MAX_TILES = 8
+FEW_THREADS = 128  # of a block of a cluster: for few units, barriers of four warps are faster than those of eight
 LARGE_BATCH = 64  # from here on kernels for each level are measured too
 CLUSTERS = {8: 15, 16: 7}  # that 132 multiprocessors run at once
 # Clocks, fitted to 419 kernels of RNN, GRU and LSTM on an H200 in bfloat16: off by 19% in the mean, and the fastest
@@ -60,7 +61,8 @@ def geometries(schedule: Schedule, batch: int, processors: int, clusters: bool) 
                 yield Geometry("block", blocks, tiles, heads=heads)
             else:
                 if clusters and blocks <= 16:
-                    yield Geometry("cluster", blocks, tiles, heads=heads)
+                    for threads in (256, FEW_THREADS):
+                        yield Geometry("cluster", blocks, tiles, threads, heads)
                 if blocks >= 16:
                     yield Geometry("grid", blocks, tiles, heads=heads)
 

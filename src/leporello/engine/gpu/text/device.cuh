@@ -320,7 +320,7 @@ INLINE void mma(int type, float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
 
 // 16 bytes of a matrix for one row of the result and one chunk of the vector, as bits
 template <class W, class V>
-static __device__ __noinline__ uint4 weights(const Given &given, int head, int rank, int row, int chunk) {
+static __device__ __noinline__ uint4 any_weights(const Given &given, int head, int rank, int row, int chunk) {
     u32 v[4] = {0, 0, 0, 0};
     const int from = chunk / V::CHUNK_COUNT, index = chunk % V::CHUNK_COUNT * V::PER;
     if (from < BLOCKS && row < W::ROWS)
@@ -332,6 +332,32 @@ UNROLL
         }
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
+// the same where its elements are at equal distances, WIDE: one behind the other; without a branch, so that many loads are
+// under way at once
+template <class W, class V, bool WIDE>
+INLINE uint4 weights(const Given &given, int head, int rank, int row, int chunk) {
+    if (!W::EVEN) return any_weights<W, V>(given, head, rank, row, chunk);
+    const int from = chunk / V::CHUNK_COUNT, index = chunk % V::CHUNK_COUNT * V::PER;
+    const bool inside = from < BLOCKS && row < W::ROWS;
+    long step;
+    const typename W::Number *first = W::first(given, head, rank, inside ? row : 0, inside ? from : 0, index, step);
+    const bool live = inside && first;
+    uint4 v;
+    if (WIDE) {
+        v = live ? *(const uint4 *)first : make_uint4(0, 0, 0, 0);
+    } else if (V::KIND == F32) {
+        const u32 *words = (const u32 *)first;
+        v.x = live ? words[0] : 0, v.y = live ? words[step] : 0, v.z = live ? words[2 * step] : 0, v.w = live ? words[3 * step] : 0;
+    } else {
+        const u16 *halves = (const u16 *)first;
+        u32 h[8];
+UNROLL
+        for (int i = 0; i < 8; i++) h[i] = live ? halves[i * step] : 0;
+        v = make_uint4(h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16);
+    }
+    if (V::KIND == F32 && !EXACT) v = make_uint4(tf32(float_of_bits(v.x)), tf32(float_of_bits(v.y)), tf32(float_of_bits(v.z)), tf32(float_of_bits(v.w)));
+    return v;
+}
 
 // TILES16 tiles of 16 rows of the result, by WM x WK warps over rows and inner numbers; of each warp's PIECES pieces of
 // four chunks KEPT are in registers, the others in shared memory from AT on. Partial sums go to OUT: [WK][8][PITCH].
@@ -340,13 +366,17 @@ struct Multiply {
     static const int MTW = TILES16 / WM, REST = PIECES - KEPT, HALF = WK * 8 * PITCH * 4;
     u32 a[MTW][KEPT ? KEPT : 1][8];
     template <class M> METHOD void load(M &m) {
+        if (W::is_wide(m.given)) load_all<true>(m);
+        else load_all<false>(m);
+    }
+    template <bool WIDE, class M> METHOD void load_all(M &m) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, wm = warp / WK, wk = warp % WK;
 UNROLL
         for (int i = 0; i < MTW; i++)
 UNROLL
             for (int k = 0; k < PIECES; k++) {
                 const int row = (wm * MTW + i) * 16 + (lane >> 2), chunk = (wk * PIECES + k) * 4 + (lane & 3);
-                const uint4 lo = weights<W, V>(m.given, m.block.head, m.block.rank, row, chunk), hi = weights<W, V>(m.given, m.block.head, m.block.rank, row + 8, chunk);
+                const uint4 lo = weights<W, V, WIDE>(m.given, m.block.head, m.block.rank, row, chunk), hi = weights<W, V, WIDE>(m.given, m.block.head, m.block.rank, row + 8, chunk);
                 if (k < KEPT) {
                     u32(&to)[8] = a[i][k < KEPT ? k : 0];
                     to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;
@@ -450,6 +480,10 @@ struct Scatter {
 #endif
     }
     template <class M> METHOD void load(M &m) {
+        if (W::is_wide(m.given)) load_all<true>(m);
+        else load_all<false>(m);
+    }
+    template <bool WIDE, class M> METHOD void load_all(M &m) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 UNROLL
         for (int i = 0; i < MTW; i++)
@@ -457,7 +491,7 @@ UNROLL
             for (int k = 0; k < PIECES; k++) {
                 const int t = warp * MTW + i, owner = t / PER_OWNER, row = t % PER_OWNER * 16 + (lane >> 2), mine = k * 4 + (lane & 3);
                 const int chunk = owner < BLOCKS && mine < V::CHUNK_COUNT ? m.block.rank * V::CHUNK_COUNT + mine : BLOCKS * V::CHUNK_COUNT;
-                const uint4 lo = weights<W, V>(m.given, m.block.head, owner, row, chunk), hi = weights<W, V>(m.given, m.block.head, owner, row + 8, chunk);
+                const uint4 lo = weights<W, V, WIDE>(m.given, m.block.head, owner, row, chunk), hi = weights<W, V, WIDE>(m.given, m.block.head, owner, row + 8, chunk);
                 if (k < KEPT) {
                     u32(&to)[8] = a[i][k < KEPT ? k : 0];
                     to[0] = lo.x, to[1] = hi.x, to[2] = lo.y, to[3] = hi.y, to[4] = lo.z, to[5] = hi.z, to[6] = lo.w, to[7] = hi.w;

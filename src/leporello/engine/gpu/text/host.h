@@ -139,6 +139,19 @@ struct Vector {
     static u32 phase_of(long slot) { return (u32)(slot / IN_L2 & 1); }
 };
 
+// An element of a matrix; NaN where `first` and `step`, by which a GPU reads it, say something else.
+template <class W, class V> float weight(const Given &given, int head, int rank, int row, int from, int index) {
+    const float found = W::element(given, head, rank, row, from, index);
+    if (!W::EVEN) return found;
+    long step;
+    const typename W::Number *first = W::first(given, head, rank, row, from, index / V::PER * V::PER, step);
+    u32 bits = 0;
+    if (first) memcpy(&bits, first + index % V::PER * step, 16 / V::PER);
+    const float other = V::KIND == F32 ? float_of_bits(bits) : V::KIND == BF16 ? from_bf16((u16)bits) : from_f16((u16)bits);
+    const bool aligned = !W::is_wide(given) || !first || (step == 1 && (u64)first % 16 == 0);
+    return aligned && (found == other || (found != found && other != other)) ? found : NOT_A_NUMBER;
+}
+
 template <class W, class V, int TILES16, int WM, int WK, int PIECES, int KEPT, int AT, int OUT, int PITCH>
 struct Multiply {
     static const int HALF = WK * 8 * PITCH * 4, INNER = BLOCKS * V::CHUNK_COUNT * V::PER;
@@ -148,7 +161,7 @@ struct Multiply {
             for (int row = 0; row < W::ROWS; row++)
                 for (int k = 0; k < INNER; k++) {
                     const int chunk = k / V::PER;
-                    const float w = W::element(m.given, at / BLOCKS, at % BLOCKS, row, chunk / V::CHUNK_COUNT, k % (V::CHUNK_COUNT * V::PER));
+                    const float w = weight<W, V>(m.given, at / BLOCKS, at % BLOCKS, row, chunk / V::CHUNK_COUNT, k % (V::CHUNK_COUNT * V::PER));
                     values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
                 }
     }
@@ -188,7 +201,7 @@ struct Scatter {
         for (int to = 0; to < HEADS * BLOCKS; to++)
             for (int row = 0; row < UNITS; row++)
                 for (int k = 0; k < BLOCKS * LONG; k++) {
-                    const float w = row < W::ROWS ? W::element(m.given, to / BLOCKS, to % BLOCKS, row, k / LONG, k % LONG) : 0.0f;
+                    const float w = row < W::ROWS ? weight<W, V>(m.given, to / BLOCKS, to % BLOCKS, row, k / LONG, k % LONG) : 0.0f;
                     values.push_back(V::KIND == F32 ? (EXACT ? w : tf32(w)) : V::KIND == BF16 ? from_bf16(to_bf16(w)) : from_f16(to_f16(w)));
                 }
     }

@@ -97,7 +97,7 @@ class PythonRecorder:
         for other, results in self.kept.items():
             for result in results if other is not replay else ():
                 if result.is_floating_point():
-                    result.detach().fill_(float("nan"))
+                    result.data.fill_(float("nan"))
 
     def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
         assert self.depth == 1

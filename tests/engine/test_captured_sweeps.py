@@ -240,15 +240,6 @@ def test_parameters_of_another_layout_at_the_same_address(
     assert recorder.replayed > 0
 
 
-def test_parameters_with_gaps_that_move(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = lp.Recurrent(lp.RNN(5, 5), engine=ENGINE)
-    for _ in range(8):
-        for parameter in net.parameters():
-            parameter.data = torch.randn(*parameter.shape, 2)[..., 0]
-        check(net, torch.randn(9, 4, 5), monkeypatch, calls=1)
-    assert recorder.replayed > 0
-
-
 def test_contexts_of_several_lengths(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(Attention(hidden=6), engine=ENGINE)
     inputs = torch.randn(9, 5, 3)

@@ -153,11 +153,6 @@ def stacked(memory: Tensor, axis: int, size: int) -> Tensor:
     return memory[:size].view(-1).view((*shape[:axis], size, *shape[axis:]))
 
 
-def is_dense(value: Tensor) -> bool:
-    """Whether a value's memory has no gaps."""
-    return value.is_contiguous() or torch.empty_like(value, device="meta").stride() == value.stride()
-
-
 def is_plain(value: Any, device: torch.device) -> bool:
     """Whether a value is a tensor like any other, on this device."""
     is_tensor = type(value) is Tensor or type(value) is torch.nn.Parameter

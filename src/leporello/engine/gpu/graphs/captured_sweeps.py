@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from leporello.engine.functorch_levels import is_transforming
 from leporello.engine.gpu.graphs import recordings
-from leporello.engine.gpu.graphs.captured_memory import ALIGNMENT, aligned_like, is_dense, is_plain
+from leporello.engine.gpu.graphs.captured_memory import ALIGNMENT, aligned_like, is_plain
 from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder
 from leporello.engine.gpu.graphs.recordings import Recordings, lasting, switches
 from leporello.engine.gpu.graphs.sweep_recording import Results, SweepCall, SweepKind, SweepRecording
@@ -31,7 +31,6 @@ REPLAYS = 16  # of each recording, on average, beyond the first ones: else calls
 PLAIN = {Tensor, nn.Parameter, type(None)}
 
 Values = Sequence[Tensor | None]
-Layout = tuple[tuple[int, tuple[int, ...]], ...]  # indices of values and their strides
 
 
 class CapturedSweep(Recordings[SweepKind]):
@@ -80,13 +79,12 @@ class CapturedSweep(Recordings[SweepKind]):
         recorder = None if device is None else self.recorder(device)
         if recorder is None or any([values[i] is not None and values[i].is_conj() for i in self.complex]):  # noqa: C419
             return None
-        layout: Layout = ()
         if not all([value is None or value.is_contiguous() for value in values]):  # noqa: C419 - half the time
-            values, layout = self._dense(values)
+            values = [None if value is None else value.contiguous() for value in values]
         addresses = [-1 if value is None else value.data_ptr() for value in values]
         alignments = [at if at < 0 else at % ALIGNMENT for at in addresses]
         shapes = [values[i].shape for i in self.sized if values[i] is not None]
-        key = (device, length, batch, *alignments, *shapes, layout, switches())
+        key = (device, length, batch, *alignments, *shapes, switches())
         known = self.kinds.get(key)
         if known is not None and known.refused is not None:
             return None
@@ -114,20 +112,6 @@ class CapturedSweep(Recordings[SweepKind]):
     def _fixed(self, call: SweepCall) -> list[int]:
         """The addresses of the values that are read where they are."""
         return [call.addresses[index] for index in self.fixed]
-
-    def _dense(self, values: Sequence[Any]) -> tuple[list[Any], Layout]:
-        """A call's values without gaps in their memory; those that are not fixed are contiguous, as the function makes
-        them itself. Also indices and strides of the fixed ones that are not contiguous.
-        """
-        values, layout = list(values), []
-        for index, value in enumerate(values):
-            if value is None or value.is_contiguous():
-                continue
-            if index in self.fixed and is_dense(value):
-                layout.append((index, value.stride()))
-            else:
-                values[index] = value.contiguous()
-        return values, tuple(layout)
 
     def _is_worth_it(self) -> bool:
         """Whether recordings have been replayed often enough that another one is made."""
@@ -218,8 +202,9 @@ def _apart(results: Sequence[Tensor], reads: Values) -> list[Tensor]:
     apart: dict[int, Tensor] = {}
     for one in results:
         if id(one) not in apart:
+            is_dense = one.is_contiguous() or torch.empty_like(one, device="meta").stride() == one.stride()
             is_own = one.untyped_storage()._cdata not in given
-            apart[id(one)] = one if is_own and is_dense(one) else one.clone(memory_format=torch.contiguous_format)
+            apart[id(one)] = one if is_dense and is_own else one.clone(memory_format=torch.contiguous_format)
     return [apart[id(one)] for one in results]
 
 

@@ -150,7 +150,10 @@ class CapturedSweep(Recordings[SweepKind]):
         It is measured without one: where the device is slower than the launches, it does not wait for them.
         """
         self.tried += 1
-        host, device = recorder.seconds(lambda: self.function(call.length, call.batch, *call.values))
+        try:
+            host, device = recorder.seconds(lambda: self.function(call.length, call.batch, *call.values))
+        except torch.OutOfMemoryError:
+            return "there is no memory to run it a second time"
         return "its kernels take longer than their launches" if device > WORTH * host else None
 
     def _copied(self, kind: SweepKind, call: SweepCall) -> list[int]:

@@ -30,7 +30,7 @@ THREAD_LOCAL, RELAXED = 1, 2  # modes of a capture, as the driver numbers them
 
 
 @dataclass(eq=False)
-class Lane:
+class Shared:
     """What the graphs of a device share for the life of the process, so also with those made after all were dropped.
 
     stream        on which they are captured. It has no work of others, so that the workspaces that cuBLAS keeps for a
@@ -46,9 +46,9 @@ class Lane:
 
 
 @functools.cache
-def lane_of(index: int) -> Lane:
-    """The lane of a device; with the lock `_making`."""
-    return Lane(torch.cuda.Stream(torch.device("cuda", index)))
+def shared_of(index: int) -> Shared:
+    """What the graphs of a device share; with the lock `_making`."""
+    return Shared(torch.cuda.Stream(torch.device("cuda", index)))
 
 
 _of_devices: weakref.WeakValueDictionary[int, CudaGraphs] = weakref.WeakValueDictionary()
@@ -68,7 +68,7 @@ class CudaGraphs:
         self.lock = threading.RLock()
         with torch.cuda.device(self.device):
             self.pool = torch.cuda.MemPool()
-            self.lane = lane_of(index)
+            self.shared = shared_of(index)
         self.recording = False
 
     @staticmethod
@@ -95,18 +95,18 @@ class CudaGraphs:
     def turn(self) -> Iterator[None]:
         with self.lock, self._on_device():
             make_current(self.index)
-            lane, stream = self.lane, torch._C._cuda_getCurrentRawStream(self.index)
-            if lane.done is None:
-                lane.done = torch.cuda.Event()
-                lane.done.record()  # which makes it
-            elif stream != lane.last_stream:
-                lane.done.wait()
-            event = c_void_p(lane.done.cuda_event)
+            shared, stream = self.shared, torch._C._cuda_getCurrentRawStream(self.index)
+            if shared.done is None:
+                shared.done = torch.cuda.Event()
+                shared.done.record()  # which makes it
+            elif stream != shared.last_stream:
+                shared.done.wait()
+            event = c_void_p(shared.done.cuda_event)
             try:
                 yield
             finally:
                 checked(cuda_driver().cuEventRecord(event, c_void_p(stream)), "note the end of a CUDA graph")
-                lane.last_stream = stream
+                shared.last_stream = stream
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -121,7 +121,7 @@ class CudaGraphs:
 
         `first` loads kernels, and makes what libraries keep for a thread and a stream: a capture can do neither.
         """
-        current, stream = torch.cuda.current_stream(), self.lane.stream
+        current, stream = torch.cuda.current_stream(), self.shared.stream
         stream.wait_stream(current)
         self.recording = True
         try:
@@ -133,7 +133,7 @@ class CudaGraphs:
             current.wait_stream(stream)
 
     def _captured(self, run: Callable[..., Sequence[Tensor]], reads: Sequence[Any]) -> tuple[Graph, Sequence[Tensor]]:
-        stream, graph, failure = c_void_p(self.lane.stream.cuda_stream), c_void_p(), None
+        stream, graph, failure = c_void_p(self.shared.stream.cuda_stream), c_void_p(), None
         results: Sequence[Tensor] = ()
         try:
             checked(cuda_driver().cuStreamBeginCapture_v2(stream, c_int(THREAD_LOCAL)), "begin a CUDA graph")

@@ -105,8 +105,9 @@ class PythonRecorder:
             ctypes.memmove(*pieces)
 
     def seconds(self, run: Callable[[], Any]) -> tuple[float, float]:
-        assert self.depth == 0
-        self.measured += 1
+        with self.lock:  # another thread may have its turn, but not this one
+            assert self.depth == 0
+            self.measured += 1
         run()
         return 1.0, self.takes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +27,10 @@ class PythonRecorder:
     replayed   how often one ran
     refuses    what it says to every recording; None where it records
     busy       whether somebody else is recording
-    takes      the seconds that each recording takes on the device
-    stream     the number of the current stream
-    followed   the streams that it has waited for
+    takes      the seconds that everything takes on the device, where it takes one on the host
+    measured   how often that was asked
+    spoils     whether each replay fills the results of all other recordings with NaN, as shared memory may
+    kept       results of each recording
     """
 
     recorded: int = 0
@@ -36,8 +38,11 @@ class PythonRecorder:
     refuses: str | None = None
     busy: bool = False
     takes: float = 0.0
-    stream: int = 0
-    followed: list[int] = field(default_factory=list)
+    measured: int = 0
+    spoils: bool = False
+    kept: weakref.WeakKeyDictionary[Recording, Sequence[Tensor]] = field(
+        default_factory=weakref.WeakKeyDictionary, repr=False
+    )
     depth: int = field(default=0, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
@@ -45,12 +50,12 @@ class PythonRecorder:
         return self.busy or self.depth == 2
 
     @contextmanager
-    def turn(self) -> Iterator[int]:
+    def turn(self) -> Iterator[None]:
         with self.lock:
             assert self.depth == 0
             self.depth = 1
             try:
-                yield self.stream
+                yield
             finally:
                 self.depth = 0
 
@@ -77,25 +82,34 @@ class PythonRecorder:
         def replay() -> None:
             assert self.depth == 1
             self.replayed += 1
+            if self.spoils:
+                self._spoil(replay)
             self.depth = 2  # what runs again records nothing
             with torch.inference_mode(False), torch.no_grad():
                 for memory, value in zip(results, run(*addresses), strict=True):
                     memory.copy_(value)
             self.depth = 1
 
+        self.kept[replay] = results
         return replay, results
+
+    def _spoil(self, replay: Recording) -> None:
+        for other, results in self.kept.items():
+            for result in results if other is not replay else ():
+                if result.is_floating_point():
+                    result.data.fill_(float("nan"))
 
     def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
         assert self.depth == 1
         for pieces in zip(to, source, sizes, strict=True):
             ctypes.memmove(*pieces)
 
-    def follow(self, stream: int) -> None:
-        self.followed.append(stream)
-
-    def seconds(self, recording: Recording) -> float:
-        recording()
-        return self.takes
+    def seconds(self, run: Callable[[], Any]) -> tuple[float, float]:
+        with self.lock:  # another thread may have its turn, but not this one
+            assert self.depth == 0
+            self.measured += 1
+        run()
+        return 1.0, self.takes
 
 
 def unowned(value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import leporello as lp
 from leporello.engine.gpu.division.geometry import LEVELS
-from leporello.engine.gpu.graphs import captured_sweeps, recordings, sweep_recording
+from leporello.engine.gpu.graphs import captured_sweeps, recordings
 from leporello.engine.gpu.graphs.captured_sweeps import CapturedSweep, captured_sweep
 from leporello.engine.target import Target
 from leporello.engine.targets import STEPWISE, TARGETS, register
@@ -22,6 +22,7 @@ from tests.cells.examples import EXAMPLES, FEW, shaken
 from tests.engine.python_recorder import PythonRecorder, installed
 from tests.engine.test_captured_steps import SWITCH, check, run
 from tests.gpu_on_host import target_on_host
+from tests.nets.test_context import Attention, memory_of
 
 ENGINE, ON_HOST = "recorded", "recorded-gpu-host"
 
@@ -69,11 +70,9 @@ def test_kernels_of_the_gpu(name: str, length: int, recorder: PythonRecorder, mo
 
 def test_the_first_call_of_a_kind_records_nothing(recorder: PythonRecorder) -> None:
     net = lp.Recurrent(lp.LSTM(3, 5), engine=ENGINE)
-    for count, expected in ((4, 0), (4, 1), (4, 2), (4, 2), (2, 2)):  # the backward sweep reads what was lent first
+    for count, expected in ((4, 0), (4, 2), (4, 2), (2, 2)):
         run(net, torch.randn(9, count, 3))
         assert recorder.recorded == expected
-    forward, backward = sweeps_of(net)
-    assert (forward.recorded, backward.recorded) == (1, 1)
 
 
 def test_new_inputs_states_and_parameters(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +119,30 @@ def test_calls_that_wait_for_their_gradient(recorder: PythonRecorder, monkeypatc
             gradients = [parameter.grad for parameter in net.parameters()]
             found = [outputs, *state, *gradients, x.grad]
             assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-    forward, _ = sweeps_of(net)
-    (kind,) = forward.kinds.values()
-    assert len(kind.recordings) == captured_sweeps.LENT_AT_ONCE
+    assert recorder.recorded == 2
+    assert recorder.replayed > 0
+
+
+@pytest.mark.parametrize("name", ["LSTM", "LayerNormLSTM"])
+@pytest.mark.parametrize("engine", [ENGINE, ON_HOST])
+def test_recordings_overwrite_the_results_of_others(
+    engine: str, name: str, recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.spoils = True
+    nets = [lp.Recurrent(getattr(lp, name)(3, 5), engine=engine) for _ in range(2)]
+    inputs = torch.randn(9, 4, 3)
+    monkeypatch.setenv(SWITCH, "0")
+    expected = [run(net, inputs) for net in nets]
+    monkeypatch.setenv(SWITCH, "1")
+    for _ in range(6):
+        leaves = [inputs.clone().requires_grad_() for _ in nets]
+        called = [net(x) for net, x in zip(nets, leaves, strict=True)]
+        for net, x, (outputs, state), wanted in zip(nets, leaves, called, expected, strict=True):
+            net.zero_grad(set_to_none=True)
+            sum(one.cos().sum() for one in (outputs, *state)).backward()
+            found = [outputs, *state, *(parameter.grad for parameter in net.parameters()), x.grad]
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert all(sweep.replayed > 0 for net in nets for sweep in sweeps_of(net))
 
 
 def test_two_backwards_and_gradients_of_gradients(recorder: PythonRecorder) -> None:
@@ -207,12 +227,29 @@ def test_gradients_that_are_views_are_read_as_they_are(recorder: PythonRecorder)
     assert recorder.replayed > 0
 
 
-def test_another_stream_waits_for_what_was_lent(recorder: PythonRecorder) -> None:
-    net = lp.Recurrent(lp.LSTM(3, 5), engine=ENGINE)
-    for stream in (0, 0, 0, 7, 7):
-        recorder.stream = stream
-        run(net, torch.randn(9, 4, 3))
-    assert recorder.followed == [0]
+def test_parameters_of_another_layout_at_the_same_address(
+    recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = lp.Recurrent(lp.RNN(5, 5), engine=ENGINE)
+    inputs = torch.randn(9, 4, 5)
+    for _ in range(6):
+        for _ in range(3):
+            check(net, inputs, monkeypatch, calls=1)
+        for parameter in net.parameters():
+            parameter.data = parameter.data.t() if parameter.dim() == 2 else parameter.data
+    assert recorder.replayed > 0
+
+
+def test_contexts_of_several_lengths(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = lp.Recurrent(Attention(hidden=6), engine=ENGINE)
+    inputs = torch.randn(9, 5, 3)
+    contexts = [memory_of(5, size) for size in (6, 9, 4)]
+    for context in contexts * 4:
+        monkeypatch.setenv(SWITCH, "0")
+        (expected, _), _ = net(inputs, context=context)
+        monkeypatch.setenv(SWITCH, "1")
+        assert torch.equal(net(inputs, context=context)[0][0], expected)
+    assert recorder.replayed > 0
 
 
 def test_threads_share_a_network(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,19 +279,17 @@ def test_threads_share_a_network(recorder: PythonRecorder, monkeypatch: pytest.M
 
 
 def test_a_network_takes_its_recordings_with_it(recorder: PythonRecorder) -> None:
-    gc.collect()
-    before = len(sweep_recording.lent)
     net = lp.Recurrent(lp.LSTM(3, 5), engine=ENGINE)
     for _ in range(4):
         run(net, torch.randn(9, 4, 3))
-    assert len(sweep_recording.lent) > before
+    assert len(recorder.kept) == 2
     outputs, _ = net(torch.randn(9, 4, 3))
     del net
     gc.collect()
     outputs.sum().backward()
     del outputs
     gc.collect()
-    assert len(sweep_recording.lent) == before
+    assert len(recorder.kept) == 0
 
 
 def test_users_tensors_are_not_kept(recorder: PythonRecorder) -> None:
@@ -267,22 +302,26 @@ def test_users_tensors_are_not_kept(recorder: PythonRecorder) -> None:
     assert counts == [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in (inputs, *states)]
 
 
-def test_what_takes_longer_than_its_launches_is_not_kept(
+def test_what_takes_longer_than_its_launches_is_not_recorded(
     recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder.takes = 100.0
     net = lp.Recurrent(lp.GRU(3, 5), engine=ENGINE)
     inputs = torch.randn(9, 4, 3)
     check(net, inputs, monkeypatch, calls=4)
-    assert sweeps_of(net)[0].replayed == 0
+    assert recorder.recorded == 0
+    assert recorder.measured == 2  # and not again
+    assert not any(kind.memory for sweep in sweeps_of(net) for kind in sweep.kinds.values())
     text = net.explain(inputs.clone().requires_grad_())
     assert text.count("not captured in a CUDA graph: its kernels take longer than their launches") == 2
 
 
 def test_long_and_large_calls_are_not_recorded(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     net = lp.Recurrent(lp.RNN(3, 5), engine=ENGINE)
-    check(net, torch.randn(captured_sweeps.LONGEST + 1, 2, 3), monkeypatch)
+    monkeypatch.setattr(captured_sweeps, "LONGEST", 40)
+    check(net, torch.randn(41, 2, 3), monkeypatch)
     assert recorder.recorded == 0
+    monkeypatch.setattr(captured_sweeps, "LONGEST", 100)
     monkeypatch.setattr(captured_sweeps, "MEMORY_BYTES", 4096)
     inputs = torch.randn(100, 4, 3)
     check(net, inputs, monkeypatch)
@@ -292,12 +331,13 @@ def test_long_and_large_calls_are_not_recorded(recorder: PythonRecorder, monkeyp
 
 def test_calls_of_many_lengths_are_given_up(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "KINDS", 2)
+    monkeypatch.setattr(captured_sweeps, "FIRST_ONES", 4)
     net = lp.Recurrent(lp.RNN(3, 5), engine=ENGINE)
     for length in range(2, 40):
         check(net, torch.randn(length, 4, 3), monkeypatch, calls=2)
     forward, backward = sweeps_of(net)
     assert len(forward.kinds) == len(backward.kinds) == 2
-    assert forward.recorded <= 2 * captured_sweeps.LENT_AT_ONCE + 1
+    assert forward.tried <= 5
 
 
 def test_memory_of_recordings_is_bounded(recorder: PythonRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +353,7 @@ def test_refusals_are_remembered_and_explained(recorder: PythonRecorder, monkeyp
     net = lp.Recurrent(lp.GRU(3, 5), engine=ENGINE)
     inputs = torch.randn(9, 4, 3)
     needed = inputs.clone().requires_grad_()
-    assert net.explain(needed).count("captured in a CUDA graph by the second call of a kind, up to 256 steps") == 2
+    assert net.explain(needed).count("captured in a CUDA graph by the second call of a kind, up to 4,096 steps") == 2
     check(net, inputs, monkeypatch, calls=4)
     assert net.explain(needed).count("one CUDA graph, for 1 kind of calls") == 2
     monkeypatch.setenv(SWITCH, "0")

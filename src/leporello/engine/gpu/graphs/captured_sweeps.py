@@ -3,13 +3,10 @@
 What a call's kernels and products compute takes less time than Python takes to launch them, where the call is short.
 The second call of a kind therefore records all that its sweep launches. Parameters are read where they are. Everything
 else that a call reads is copied into the recording's memory, and its results are copied out of it, in one launch each.
-What the forward sweep saves for the backward sweep alone is lent instead: it stays where it is, and the recording is
-not replayed while somebody has it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,14 +18,15 @@ from leporello.engine.gpu.graphs import recordings
 from leporello.engine.gpu.graphs.captured_memory import ALIGNMENT, aligned_like, is_plain
 from leporello.engine.gpu.graphs.recorder import NotRecorded, Recorder
 from leporello.engine.gpu.graphs.recordings import Recordings, lasting, switches
-from leporello.engine.gpu.graphs.sweep_recording import Results, SweepCall, SweepKind, SweepRecording, lent
+from leporello.engine.gpu.graphs.sweep_recording import Results, SweepCall, SweepKind, SweepRecording
 from leporello.loop.port import Port, Role
+from leporello.loop.sizes import Size
 
-LONGEST = 256  # steps of a call; the launches of a longer one take a small part of its time
+LONGEST = 4096  # steps of a call; the launches of a longer one take a small part of its time
 MEMORY_BYTES = 64 << 20  # of what a recording copies and computes, at most; twice that of all recordings of a sweep
-LENT_AT_ONCE = 3  # recordings of one kind, so that as many calls may wait for their gradient
-WORTH = 4  # a recording may take so many times as long on the device as Python takes for its launches
-REPLAYS = 16  # of each recording, on average, beyond the first kinds: else calls are too different to record them
+WORTH = 3  # a sweep may take so many times as long on the device as Python takes for its launches
+FIRST_ONES = 2 * recordings.KINDS  # recordings: each kind has a second one when its parameters move
+REPLAYS = 16  # of each recording, on average, beyond the first ones: else calls are too different to record them
 
 PLAIN = {Tensor, nn.Parameter, type(None)}
 
@@ -40,19 +38,21 @@ class CapturedSweep(Recordings[SweepKind]):
 
     function   that runs it: (length, batch, *values) -> outputs, states before each step
     fixed      indices of its inputs that are parameters, buffers and constants
-    saved      of those that the forward sweep may have lent
-    others     of those that are not fixed
-    lends      of the outputs that are saved for the backward sweep
+    others     of those that are not
+    sized      of those whose shape depends on free lengths, and not on length and batch alone
+    complex    of those that torch may hold as the conjugate of what is in memory
+    tried      recordings that were measured, and made where that showed them to be worth it
+    replayed   how often one ran
     """
 
     def __init__(self, function: Callable[..., Results], inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
         super().__init__()
         self.function = function
         self.fixed = [i for i, port in enumerate(inputs) if port.role is Role.INVARIANT]
-        self.saved = [i for i, port in enumerate(inputs) if port.role in (Role.SAVED, Role.STATE_BEFORE)]
         self.others = [i for i in range(len(inputs)) if i not in self.fixed]
-        self.lends = {i for i, port in enumerate(outputs) if port.role is Role.SAVED}
-        self.recorded = self.replayed = 0
+        self.sized = [i for i, port in enumerate(inputs) if any(isinstance(size, Size) for size in port.shape)]
+        self.complex = [i for i, port in enumerate(inputs) if port.dtype.is_complex]
+        self.tried = self.replayed = 0
 
     @property
     def about(self) -> str:
@@ -60,13 +60,13 @@ class CapturedSweep(Recordings[SweepKind]):
         if self.missing is not None:
             return self.missing
         kinds = list(self.kinds.values())
-        count = sum(bool(kind.recordings) for kind in kinds)
+        count = sum(kind.recording is not None for kind in kinds)
         if count:
             return f"one CUDA graph, for {count} kind{'s' * (count > 1)} of calls"
         refused = next((kind.refused for kind in kinds if kind.refused), None)
         if refused is not None:
             return f"not captured in a CUDA graph: {refused}"
-        return f"captured in a CUDA graph by the second call of a kind, up to {LONGEST} steps"
+        return f"captured in a CUDA graph by the second call of a kind, up to {LONGEST:,} steps"
 
     def run(self, length: int, batch: int, values: Sequence[Any]) -> Results | None:
         """The sweep of a call by a recording; None where Python has to launch it.
@@ -77,87 +77,95 @@ class CapturedSweep(Recordings[SweepKind]):
             return None
         device = next((value.device for value in values if value is not None), None)
         recorder = None if device is None else self.recorder(device)
-        if recorder is None:
+        if recorder is None or any([values[i] is not None and values[i].is_conj() for i in self.complex]):  # noqa: C419
             return None
         if not all([value is None or value.is_contiguous() for value in values]):  # noqa: C419 - half the time
-            values = self._contiguous(values)
+            values = [None if value is None else value.contiguous() for value in values]
         addresses = [-1 if value is None else value.data_ptr() for value in values]
-        call = SweepCall(length, batch, values, addresses, [index for index in self.saved if addresses[index] in lent])
-        key = (device, length, batch, *[at % ALIGNMENT for at in addresses], *call.borrowed, switches())
-        reads = call.reads
-        with recorder.turn() as stream:
+        alignments = [at if at < 0 else at % ALIGNMENT for at in addresses]
+        shapes = [values[i].shape for i in self.sized if values[i] is not None]
+        key = (device, length, batch, *alignments, *shapes, switches())
+        known = self.kinds.get(key)
+        if known is not None and known.refused is not None:
+            return None
+        call = SweepCall(length, batch, values, addresses)
+        with recorder.turn():
             kind = self._kind(key, call)
-            if kind is None or kind.refused is not None:
+            if kind is None:
                 return None
-            own = [one for one in kind.recordings if one.reads == reads]
-            for one in own:
-                if one.is_free:
-                    kind.copy(recorder, call)
-                    self.replayed += 1
-                    return one.run(recorder, stream)
-            if len(own) == LENT_AT_ONCE or not self._is_worth_it():
+            if kind.recording is not None:
+                kind.copy(recorder, call)
+                self.replayed += 1
+                return kind.recording.run(recorder)
+            if kind.refused is not None or not self._is_worth_it():
                 return None
         return self._first(recorder, kind, call)
 
     def _kind(self, key: Any, call: SweepCall) -> SweepKind | None:
         """The kind of a call; None for the first of its kind."""
-        fixed = [call.addresses[index] for index in self.fixed]
+        fixed = self._fixed(call)
         kind = self.kind(key, lambda: SweepKind(fixed))
         if kind is not None and kind.note(fixed):
             kind.drop()
         return kind
 
-    def _contiguous(self, values: Sequence[Any]) -> list[Any]:
-        """A call's values, of which those that are not fixed are contiguous, as the function makes them itself."""
-        values = list(values)
-        for index in self.others:
-            if values[index] is not None:
-                values[index] = values[index].contiguous()
-        return values
+    def _fixed(self, call: SweepCall) -> list[int]:
+        """The addresses of the values that are read where they are."""
+        return [call.addresses[index] for index in self.fixed]
 
     def _is_worth_it(self) -> bool:
         """Whether recordings have been replayed often enough that another one is made."""
-        return self.recorded < recordings.KINDS * LENT_AT_ONCE or self.replayed >= REPLAYS * self.recorded
+        return self.tried < FIRST_ONES or self.replayed >= REPLAYS * self.tried
 
     # ---- recordings
 
     def _first(self, recorder: Recorder, kind: SweepKind, call: SweepCall) -> Results:
-        """Run a call by the function, and record it; its results are those of the recording where that is kept."""
-        begin = time.perf_counter()
+        """Run a call by the function, and record it; its results are those of the recording where there is one.
+
+        They are aligned as those of later calls are, on which the kind of the backward sweep's call depends.
+        """
         results = self.function(call.length, call.batch, *call.values)
-        launching = time.perf_counter() - begin
         size = sum(value.nbytes for part in results for value in part if value is not None)
         size += sum(call.values[index].nbytes for index in self._copied(kind, call))
-        kind.refused = _refusal(call, size)
-        if kind.refused is not None:
-            return results
-        with recorder.turn() as stream:
+        refused = _refusal(call, size) or self._slow(recorder, call)
+        with recorder.turn():
+            if kind.recording is not None or kind.addresses != self._fixed(call):  # by a call of another thread
+                return results
+            kind.refused = refused
+            if refused is not None:
+                return results
             try:
-                recording = self._recorded(recorder, kind, call, stream, size)
+                kind.recording = self._recorded(recorder, kind, call, size)
             except (NotRecorded, torch.OutOfMemoryError) as error:
                 kind.drop()
                 self.failed(error)
                 return results
-            self.recorded += 1
-            if recorder.seconds(recording.replay) > WORTH * launching:
-                kind.refused = "its kernels take longer than their launches"
-                kind.drop()
-                return results
-            kind.recordings = [*kind.recordings, recording][-LENT_AT_ONCE:]
+            results = kind.recording.run(recorder)
             self._forget()
-            return recording.results(recorder)
+            return results
+
+    def _slow(self, recorder: Recorder, call: SweepCall) -> str | None:
+        """Why a recording of a call would not be faster; None where it would be.
+
+        It is measured without one: where the device is slower than the launches, it does not wait for them.
+        """
+        self.tried += 1
+        try:
+            host, device = recorder.seconds(lambda: self.function(call.length, call.batch, *call.values))
+        except torch.OutOfMemoryError:
+            return "there is no memory to run it a second time"
+        return "its kernels take longer than their launches" if device > WORTH * host else None
 
     def _copied(self, kind: SweepKind, call: SweepCall) -> list[int]:
         """Indices of the inputs that are copied."""
-        indices = {*self.others, *(self.fixed[slot] for slot in kind.moving)} - {*call.borrowed}
+        indices = {*self.others, *(self.fixed[slot] for slot in kind.moving)}
         return sorted(index for index in indices if call.values[index] is not None)
 
-    def _recorded(self, recorder: Recorder, kind: SweepKind, call: SweepCall, stream: int, size: int) -> SweepRecording:
+    def _recorded(self, recorder: Recorder, kind: SweepKind, call: SweepCall, size: int) -> SweepRecording:
         """A recording of a call."""
-        if not kind.memory:
-            copied = self._copied(kind, call)
-            with lasting(recorder):
-                kind.hold(copied, [aligned_like(call.values[index]) for index in copied])
+        copied = self._copied(kind, call)
+        with lasting(recorder):
+            kind.hold(copied, [aligned_like(call.values[index]) for index in copied])
         kind.copy(recorder, call)
         length, batch, reads = call.length, call.batch, list(call.values)
         for index, memory in zip(kind.copied, kind.memory, strict=True):
@@ -171,17 +179,11 @@ class CapturedSweep(Recordings[SweepKind]):
 
         with lasting(recorder):
             replay, found = recorder.record(lambda *reads: len(run(*reads)), run, reads)
+        results = {id(one): one for one in found}  # one that is returned several times is copied once
+        order = list(results)
         rest = iter(found)
-        outputs, befores = ([next(rest) if there else None for there in part] for part in present)
-        handed: dict[int, Tensor] = {}
-        places: list[int | Tensor | None] = []
-        for index, one in enumerate(outputs):
-            if one is None or index in self.lends:
-                places.append(one)
-            else:
-                handed[id(one)] = one
-                places.append([*handed].index(id(one)))
-        return SweepRecording(replay, call.reads, (places, [*befores]), [*handed.values()], stream, size)
+        outputs, befores = ([order.index(id(next(rest))) if there else None for there in part] for part in present)
+        return SweepRecording(replay, [*results.values()], (outputs, befores), size)
 
     def _forget(self) -> None:
         """Drop the recordings of calls of long ago where there are too many."""

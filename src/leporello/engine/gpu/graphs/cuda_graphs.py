@@ -6,11 +6,14 @@ random generator and its allocator in the middle of it.
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import byref, c_int, c_ulonglong, c_void_p
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +28,29 @@ from leporello.loop.phases import no_garbage_collection
 
 THREAD_LOCAL, RELAXED = 1, 2  # modes of a capture, as the driver numbers them
 
+
+@dataclass(eq=False)
+class Shared:
+    """What the graphs of a device share for the life of the process, so also with those made after all were dropped.
+
+    stream        on which they are captured. It has no work of others, so that the workspaces that cuBLAS keeps for a
+                  stream and a thread are in the graphs' memory too. cuBLAS never frees them: a stream for each
+                  `CudaGraphs` would leave its workspaces behind. They keep the first one's segments that hold them
+    done          the end of the last turn: graphs use those workspaces one after the other
+    last_stream   of that turn
+    """
+
+    stream: torch.cuda.Stream
+    done: torch.cuda.Event | None = None
+    last_stream: int = 0
+
+
+@functools.cache
+def shared_of(index: int) -> Shared:
+    """What the graphs of a device share; with the lock `_making`."""
+    return Shared(torch.cuda.Stream(torch.device("cuda", index)))
+
+
 _of_devices: weakref.WeakValueDictionary[int, CudaGraphs] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 
@@ -34,8 +60,6 @@ class CudaGraphs:
 
     It lives as long as one of its graphs, or somebody who captures with it, and its memory with it.
 
-    stream      on which it captures. It has no work of others, so that the workspaces that cuBLAS keeps for a stream
-                are in this memory too
     recording   whether a thread records now
     """
 
@@ -44,9 +68,7 @@ class CudaGraphs:
         self.lock = threading.RLock()
         with torch.cuda.device(self.device):
             self.pool = torch.cuda.MemPool()
-            self.stream = torch.cuda.Stream(self.device)
-        self.done: torch.cuda.Event | None = None
-        self.last_stream = 0
+            self.shared = shared_of(index)
         self.recording = False
 
     @staticmethod
@@ -70,21 +92,21 @@ class CudaGraphs:
         return nullcontext() if torch.cuda.current_device() == self.index else torch.cuda.device(self.device)
 
     @contextmanager
-    def turn(self) -> Iterator[int]:
+    def turn(self) -> Iterator[None]:
         with self.lock, self._on_device():
             make_current(self.index)
-            stream: int = torch._C._cuda_getCurrentRawStream(self.index)
-            if self.done is None:
-                self.done = torch.cuda.Event()
-                self.done.record()  # which makes it
-            elif stream != self.last_stream:
-                self.done.wait()
-            event = c_void_p(self.done.cuda_event)
+            shared, stream = self.shared, torch._C._cuda_getCurrentRawStream(self.index)
+            if shared.done is None:
+                shared.done = torch.cuda.Event()
+                shared.done.record()  # which makes it
+            elif stream != shared.last_stream:
+                shared.done.wait()
+            event = c_void_p(shared.done.cuda_event)
             try:
-                yield stream
+                yield
             finally:
                 checked(cuda_driver().cuEventRecord(event, c_void_p(stream)), "note the end of a CUDA graph")
-                self.last_stream = stream
+                shared.last_stream = stream
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -99,19 +121,19 @@ class CudaGraphs:
 
         `first` loads kernels, and makes what libraries keep for a thread and a stream: a capture can do neither.
         """
-        current = torch.cuda.current_stream()
-        self.stream.wait_stream(current)
+        current, stream = torch.cuda.current_stream(), self.shared.stream
+        stream.wait_stream(current)
         self.recording = True
         try:
-            with torch.cuda.stream(self.stream):
+            with torch.cuda.stream(stream):
                 first(*reads)
                 return self._captured(run, reads)
         finally:
             self.recording = False
-            current.wait_stream(self.stream)
+            current.wait_stream(stream)
 
     def _captured(self, run: Callable[..., Sequence[Tensor]], reads: Sequence[Any]) -> tuple[Graph, Sequence[Tensor]]:
-        stream, graph, failure = c_void_p(self.stream.cuda_stream), c_void_p(), None
+        stream, graph, failure = c_void_p(self.shared.stream.cuda_stream), c_void_p(), None
         results: Sequence[Tensor] = ()
         try:
             checked(cuda_driver().cuStreamBeginCapture_v2(stream, c_int(THREAD_LOCAL)), "begin a CUDA graph")
@@ -139,20 +161,18 @@ class CudaGraphs:
     def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
         self._copies(to, source, sizes)
 
-    def follow(self, stream: int) -> None:
-        # the number of the default stream is 0, of which torch would make a new stream
-        other = torch.cuda.ExternalStream(stream, self.device) if stream else torch.cuda.default_stream(self.device)
-        torch.cuda.current_stream().wait_stream(other)
-
-    def seconds(self, recording: Recording) -> float:
-        """How long a recording takes; it runs twice, as the first run loads it."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        recording()
-        start.record()
-        recording()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
+    def seconds(self, run: Callable[[], Any]) -> tuple[float, float]:
+        """The host waits for the stream before: launches do not wait then for a place in a full queue."""
+        with self._on_device():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.current_stream().synchronize()
+            start.record()
+            begin = time.perf_counter()
+            run()
+            host = time.perf_counter() - begin
+            end.record()
+            end.synchronize()
+            return host, start.elapsed_time(end) / 1e3
 
 
 class Graph:

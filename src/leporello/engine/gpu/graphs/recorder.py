@@ -17,8 +17,12 @@ class Recorder(Protocol):
     def is_busy(self) -> bool:
         """Whether operators of this thread have to run themselves now, because others watch them."""
 
-    def turn(self) -> AbstractContextManager[int]:
-        """A context in which no other thread or stream uses the memory of the recordings; it gives the stream."""
+    def turn(self) -> AbstractContextManager[None]:
+        """A context in which no other thread or stream uses the memory of the recordings.
+
+        They share it: a replay overwrites whatever another recording, or memory made after it, has there. So nothing
+        but parameters' own memory is relied on from one turn to the next.
+        """
 
     def memory(self) -> AbstractContextManager[None]:
         """A context in which new tensors are in memory that recordings may refer to; inside of `turn`, once."""
@@ -28,7 +32,8 @@ class Recorder(Protocol):
     ) -> tuple[Recording, Sequence[Tensor]]:
         """Record what `run` does; inside of `turn` and `memory`.
 
-        Returns the recording, and what `run` returned: every replay leaves new values in this memory.
+        Returns the recording, and what `run` returned: every replay leaves new values in this memory, for as long as
+        the turn lasts.
 
         `first` does the same, for one step where there are several, and is run before. `reads` are the arguments of
         both: a recording keeps their addresses, and not the tensors.
@@ -39,11 +44,8 @@ class Recorder(Protocol):
     def copy(self, to: Sequence[int], source: Sequence[int], sizes: Sequence[int]) -> None:
         """Copy memory from addresses to addresses, in bytes; inside of `turn`."""
 
-    def follow(self, stream: int) -> None:
-        """Let the current stream wait for all that another one has been given, by the number that `turn` gives."""
-
-    def seconds(self, recording: Recording) -> float:
-        """How long a recording takes on the device; inside of `turn`."""
+    def seconds(self, run: Callable[[], Any]) -> tuple[float, float]:
+        """How long operators take on the host, and on the device from their first launch on; not inside of `turn`."""
 
 
 class NotRecorded(Exception):

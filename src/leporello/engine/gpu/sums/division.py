@@ -220,10 +220,9 @@ def _shape(one: Sum, rows: int, strides: Sequence[int], aligned: Sequence[bool],
     values = [(one.first, stride)] + ([(one.other, other_stride)] if one.other >= 0 else [])
     whole = kind != "scattered" and one.begin % per == 0 and all(aligned[value] for value, _ in values)
     fold = per // math.gcd(per, columns)
-    if whole and fold > 1 and kind != "normalised" and one.past < 0 and count % fold == 0:
-        if all(step == columns for _, step in values) and fold * columns <= MOST_LANES * per:
-            other_stride *= fold
-            return _Shape(kind, count // fold, fold * columns, fold, fold * columns, other_stride, per, factors)
+    folds = whole and fold > 1 and kind != "normalised" and one.past < 0 and count % fold == 0
+    if folds and all(step == columns for _, step in values) and fold * columns <= MOST_LANES * per:
+        return _Shape(kind, count // fold, fold * columns, fold, fold * columns, fold * other_stride, per, factors)
     if not whole or fold > 1 or any(step % per for _, step in values):
         per = 1
     return _Shape(kind, count, columns, 1, stride, other_stride, per, factors)

@@ -96,7 +96,7 @@ class RowSums:
         results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.results]
         addresses = [value.data_ptr() for value in values]
         aligned = tuple([address % 16 == 0 for address in addresses])
-        wide = all([values[index].dtype == torch.float32 for index in self.statistics])
+        wide = all(values[index].dtype == torch.float32 for index in self.statistics)
         launches = self.divisions.get((rows, strides, aligned, wide))
         if launches is None:
             launches = self.divisions[rows, strides, aligned, wide] = self._divided(rows, strides, aligned, wide)

@@ -1,9 +1,9 @@
 """`Inputs`: how threads read sequences and invariants, and write sequences.
 
-Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead; other elements of sequences are loaded
-into registers one step ahead, or two, where they are one number for a row, such as a mask: the first statements of a
-step read it, and a wait for memory would delay it. Invariants stay in registers. Addresses go on from step to step (cursors), so that none
-is computed in the loop.
+Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead. Other elements of sequences are loaded
+into registers one step ahead; where they are one number for a row, such as a mask, two steps ahead, as the first
+statements of a step read it. Invariants stay in registers. Addresses go on from step to step (cursors), so that none is
+computed in the loop.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class InputWriter:
         lines.emit("}", depth)
 
     def fetch(self, step: str, depth: int) -> None:
-        """Loads of what a step reads of its sequences into registers; for numbers of rows, of what the next one reads."""
+        """Loads of what a step reads of its sequences into registers; of row numbers, those of the next step."""
         by_space: dict[int, list[str]] = {}
         for (buffer, space, places), name in self.inputs.fetched.items():
             texts = by_space.setdefault(space, [])
@@ -282,7 +282,10 @@ class InputWriter:
         self.lines.emit(f"m.template arrived<{later}>();", depth)
 
     def advance(self, place: str, depth: int, *, row_numbers: bool = False) -> None:
-        """The way to the next step, of what is read ("read"; maybe of numbers of rows alone), written, or copied ("ring")."""
+        """The way to the next step, of what is read ("read"), written ("write"), or copied ("ring").
+
+        row_numbers   of numbers of rows alone
+        """
         texts = []
         for (buffer, space, _), name in self.inputs.cursors.items():
             if buffer.place == place and (is_row_number(buffer) or not row_numbers):

@@ -128,7 +128,7 @@ def test_blocks_are_added_in_the_same_order_whichever_comes_last() -> None:
 @pytest.mark.parametrize("architecture", ["sm_90", *thoroughly("sm_80", "sm_100")])
 def test_the_kernel_compiles(architecture: str) -> None:
     for dtype, wide in product(NUMBERS, (True, False)):
-        assert compile_text(SumsKernel(dtype, wide).text("device.cuh"), architecture)
+        assert compile_text(SumsKernel(dtype, wide, 0x3FFF, MOST_TERMS).text("device.cuh"), architecture)
 
 
 # ---- in a sweep

@@ -39,8 +39,9 @@ class CudaSums:
 
     def launch(self, division: Division, words: array[int], kernel: SumsKernel, device: torch.device) -> None:
         make_current(device.index)
-        workspace = self._workspace(division, device)
-        words[0], words[1] = workspace.partials.data_ptr(), workspace.counters.data_ptr()
+        if division.tiles:
+            workspace = self._workspace(division, device)
+            words[0], words[1] = workspace.partials.data_ptr(), workspace.counters.data_ptr()
         _function(kernel, device.index).launch(words, division.blocks)
 
     def _workspace(self, division: Division, device: torch.device) -> Workspace:

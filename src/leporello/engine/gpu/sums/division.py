@@ -6,16 +6,19 @@ numbers are added, and with it every bit, is the same on all of them.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-THREADS = 512
-BLOCKS = 528  # of a launch, about: four for each processor of an H200
+THREADS = 256
+BLOCKS = 528  # of a launch, at most: four for each processor of an H200, which run at once
 MOST_TERMS = 16  # of a launch: the words of all are its argument
-LEAST_LOADS = 4  # of a thread
-WIDE_LANES, NARROW_LANES = 8, 32  # of 16 bytes, or of one number: 128 or 64 bytes of a row
-LOAD_BYTES = 16
+LOADS = 8 * THREADS  # of a block, about: of less, waiting for memory is most of the time
+LOADS_ALONE = 2 * LOADS  # of a block that reads all rows of its tile: sums of several blocks are a second wait
+PARTIALS = 12 * 1024  # of a tile: one block adds them
+MOST_LANES = 32
+LOAD_BYTES, SECTOR_BYTES = 16, 32
 
 KINDS = ("plain", "product", "normalised", "scattered")
 WORDS = (
@@ -27,10 +30,10 @@ WORDS = (
     "out",
     "out_again",
     "wide_result",
-    "kind",
-    "per_lane",
+    "form",
     "rows",
     "columns",
+    "fold",
     "stride",
     "other_stride",
     "inner",
@@ -38,12 +41,13 @@ WORDS = (
     "along",
     "lanes",
     "first_block",
+    "tiles",
     "splits",
     "first_tile",
     "first_partial",
 )
-HEAD_WORDS = 3  # the addresses of partial sums and of counters, and the number of terms
-WORD_COUNT = HEAD_WORDS + MOST_TERMS * len(WORDS)
+HEAD_WORDS = 2  # the addresses of partial sums and of counters
+NO_BLOCK = 2**62  # where terms begin that there are not
 ADDRESSES = ("first", "other", "mean", "rate", "past")
 
 
@@ -82,12 +86,16 @@ class Division:
 
     places       of each address: the word, the index of the value, and what is added in bytes; results are behind all
                  values
+    terms        for which there are words: a power of two
+    forms        a bit for each form of a term that the launch has
     tiles        counters, 0 before the launch and after it
     partials     of 4 bytes
     """
 
     words: array[int]
     places: tuple[tuple[int, int, int], ...]
+    terms: int
+    forms: int
     blocks: int
     tiles: int
     partials: int
@@ -95,15 +103,49 @@ class Division:
 
 @dataclass(frozen=True)
 class _Shape:
-    """How one sum is read: a kind, and rows and columns after inner elements have become rows."""
+    """How one sum is read: rows and columns after inner elements have become rows, and `fold` rows have become one.
+
+    per      numbers of a load
+    pieces   loads of a row
+    factors  loads of each piece
+    """
 
     kind: str
     rows: int
+    columns: int
+    fold: int
     stride: int
-    per_lane: int
-    lanes: int
-    tiles: int
-    most_splits: int
+    other_stride: int
+    per: int
+    factors: int
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.columns // self.per)
+
+    @property
+    def loads(self) -> int:
+        return self.rows * self.pieces * self.factors
+
+    def lanes_and_splits(self, blocks: int, size: int) -> tuple[int, int]:
+        """The pieces that are a tile, and among how many blocks the rows of a tile are divided.
+
+        One block takes all rows where these are few: tiles are narrow then, down to the 32 bytes that memory gives at
+        once. Else tiles are as wide as the block that adds the sums of all of them allows.
+        """
+        whole = min(MOST_LANES, _power(self.pieces))
+        narrow = min(whole, SECTOR_BYTES // (self.per * size))
+        if self.fold == 1 and self.rows * narrow * self.factors <= LOADS_ALONE:
+            fitting = LOADS // (self.rows * self.factors)
+            return max(narrow, min(whole, 1 << fitting.bit_length() >> 1)), 1
+        lanes = whole
+        while self.fold == 1 and lanes > narrow and self._splits(lanes, blocks) * lanes * self.per > PARTIALS:
+            lanes //= 2
+        return lanes, min(self._splits(lanes, blocks), max(1, PARTIALS // (lanes * self.per)))
+
+    def _splits(self, lanes: int, blocks: int) -> int:
+        most = -(-self.rows * lanes * self.factors // LOADS)
+        return max(1, min(most, blocks // -(-self.pieces // lanes)))
 
 
 def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Sequence[bool], size: int) -> Division:
@@ -114,28 +156,31 @@ def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Seq
     size      bytes of an element
     """
     shapes = [_shape(one, rows, strides, aligned, size) for one in sums]
-    work = [one.columns * shape.rows * (1 if one.other < 0 else 2) for one, shape in zip(sums, shapes, strict=True)]
-    words = array("Q", [0, 0, len(sums)])
+    loads = max(1, sum(shape.loads for shape in shapes))
+    most_blocks = max(1, min(BLOCKS, loads // LOADS))
+    words = array("Q", [0] * HEAD_WORDS)
     places: list[tuple[int, int, int]] = []
-    blocks = tiles = partials = 0
-    for one, shape, numbers in zip(sums, shapes, work, strict=True):
-        share = BLOCKS * numbers // (max(1, sum(work)) * shape.tiles)
-        splits = max(1, min(share, shape.most_splits))
+    blocks = all_tiles = partials = forms = 0
+    for one, shape in zip(sums, shapes, strict=True):
+        lanes, splits = shape.lanes_and_splits(most_blocks * shape.loads // loads, size)
+        tiles = -(-shape.pieces // lanes)
+        form = 4 * KINDS.index(shape.kind) + 2 * (shape.per > 1) + (one.past >= 0)
         found = {
             "wide_result": int(one.wide),
-            "kind": KINDS.index(shape.kind),
-            "per_lane": shape.per_lane,
+            "form": form,
             "rows": shape.rows,
-            "columns": one.columns,
+            "columns": shape.columns,
+            "fold": shape.fold,
             "stride": shape.stride,
-            "other_stride": 0 if one.other < 0 else strides[one.other],
+            "other_stride": shape.other_stride,
             "inner": one.inner,
             "inner_step": one.inner_step,
             "along": one.along,
-            "lanes": shape.lanes,
+            "lanes": lanes,
             "first_block": blocks,
+            "tiles": tiles,
             "splits": splits,
-            "first_tile": tiles,
+            "first_tile": all_tiles,
             "first_partial": partials,
         }
         for name in ADDRESSES:
@@ -146,28 +191,38 @@ def divided(sums: Sequence[Sum], rows: int, strides: Sequence[int], aligned: Seq
         for name, result in zip(("out", "out_again"), one.results, strict=False):
             places.append((len(words) + WORDS.index(name), len(strides) + result, 0))
         words.extend(found.get(name, 0) for name in WORDS)
-        blocks += shape.tiles * splits
-        tiles += shape.tiles
-        width = shape.lanes * shape.per_lane
-        partials += -(-shape.tiles * splits * width // 4) * 4  # read in pieces of 16 bytes
-    words.extend([0] * (WORD_COUNT - len(words)))
-    return Division(words, tuple(places), blocks, tiles, partials)
+        forms |= 1 << form
+        blocks += tiles * splits
+        if splits > 1:
+            all_tiles += tiles
+            partials += -(-tiles * splits * lanes * shape.per // 4) * 4  # read in pieces of 16 bytes
+    terms = _power(len(sums))
+    for _ in range(terms - len(sums)):
+        words.extend(NO_BLOCK if name == "first_block" else 0 for name in WORDS)
+    return Division(words, tuple(places), terms, forms, blocks, all_tiles, partials)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def _shape(one: Sum, rows: int, strides: Sequence[int], aligned: Sequence[bool], size: int) -> _Shape:
-    """How a sum is read: in pieces of 16 bytes where all that it reads allows it."""
-    stride, kind, count = strides[one.first], "plain", rows * one.inner
+    """How a sum is read: in pieces of 16 bytes where all that it reads allows it, of several rows if need be."""
+    columns, stride, other_stride = one.columns, strides[one.first], 0
+    kind, count = "plain", rows * one.inner
     if one.other >= 0:
-        kind = "product" if one.mean < 0 else "normalised"
+        kind, other_stride = "product" if one.mean < 0 else "normalised", strides[one.other]
     elif one.inner > 1 or one.along != 1:
-        regular = one.along == 1 and one.inner_step == one.columns and stride == one.inner * one.columns
-        kind, stride = ("plain", one.columns) if regular else ("scattered", stride)
-    per = LOAD_BYTES // size
-    strided = [(one.first, stride)] + ([(one.other, strides[one.other])] if one.other >= 0 else [])
-    pieces = all(aligned[value] and step % per == 0 for value, step in strided) and one.begin % per == 0
-    if kind == "scattered" or not pieces or one.columns % per:
+        regular = one.along == 1 and one.inner_step == columns and stride == one.inner * columns
+        kind, stride = ("plain", columns) if regular else ("scattered", stride)
+    per, factors = LOAD_BYTES // size, 1 if one.other < 0 else 2
+    values = [(one.first, stride)] + ([(one.other, other_stride)] if one.other >= 0 else [])
+    whole = kind != "scattered" and one.begin % per == 0 and all(aligned[value] for value, _ in values)
+    fold = per // math.gcd(per, columns)
+    folds = whole and fold > 1 and kind != "normalised" and one.past < 0 and count % fold == 0
+    if folds and all(step == columns for _, step in values) and fold * columns <= MOST_LANES * per:
+        return _Shape(kind, count // fold, fold * columns, fold, fold * columns, fold * other_stride, per, factors)
+    if not whole or fold > 1 or any(step % per for _, step in values):
         per = 1
-    loads = -(-one.columns // per)
-    lanes = min(WIDE_LANES if per > 1 else NARROW_LANES, 1 << (loads - 1).bit_length())
-    most_splits = -(-count // (THREADS // lanes * LEAST_LOADS))
-    return _Shape(kind, count, stride, per, lanes, -(-loads // lanes), max(1, most_splits))
+    return _Shape(kind, count, columns, 1, stride, other_stride, per, factors)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from leporello.engine.gpu.sums.division import MOST_TERMS, THREADS, WORD_COUNT, Division, Sum, divided
+from leporello.engine.gpu.sums.division import HEAD_WORDS, MOST_TERMS, THREADS, WORDS, Division, Sum, divided
 from leporello.engine.gpu.text.cuda_emitter import FUNCTIONS_PLACE, library_text
 
 NUMBERS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32"}
@@ -18,13 +18,15 @@ NUMBERS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32"}
 
 @dataclass(frozen=True)
 class SumsKernel:
-    """The kernel for one type of numbers.
+    """The kernel for one type of numbers, and for launches of some forms and so many terms.
 
     wide_statistics   whether means and rates are float32 all the same, as they are of layer norms on a GPU
     """
 
     dtype: torch.dtype
     wide_statistics: bool
+    forms: int
+    terms: int
 
     def text(self, library: str) -> str:
         """The text of the kernel for one of the libraries, device.cuh or host.h."""
@@ -33,13 +35,15 @@ class SumsKernel:
             "TILES": 1,
             "HEADS": 1,
             "THREADS": THREADS,
-            "WORDS": WORD_COUNT,
+            "WORDS": HEAD_WORDS + self.terms * len(WORDS),
             "EXCHANGE": 0,
             "EXACT": 1,
             "ACCURATE": 1,
             "SHARED": 0,
             "SUMMED": NUMBERS[self.dtype],
             "WIDE_STATISTICS": int(self.wide_statistics),
+            "FORMS": self.forms,
+            "TERMS": self.terms,
         }
         parts = [library, *(["sums_machine.cuh"] if library == "device.cuh" else []), "sums.cuh"]
         lines = ["/* sums over rows */", *(f"#define {name} {value}" for name, value in macros.items())]
@@ -62,7 +66,7 @@ class RowSums:
     results    their shapes and types
     dtype      of what is summed
     statistics, rows_alone   means and rates; values with one number in a row, which must be contiguous
-    divisions  of the rows and layouts that have been seen
+    divisions  of the rows, layouts and types of statistics that have been seen, with their kernels
     """
 
     __name__ = "sums"
@@ -80,31 +84,40 @@ class RowSums:
         self.dtype, self.launcher = dtype, launcher
         self.statistics = sorted({index for one in sums for index in (one.mean, one.rate)} - {-1})
         self.rows_alone = {*self.statistics, *(one.past for one in sums)}
-        self.divisions: dict[tuple[int, tuple[int, ...], tuple[bool, ...]], list[Division]] = {}
+        self.divisions: dict[tuple[Any, ...], list[tuple[Division, SumsKernel]]] = {}
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
         rows, strides = values[0].numel() // self.features[0], self.features
-        if not all(value.is_contiguous() for value in values):
-            values, strides = self._readable(values)
-        like = values[self.sums[0].first]
-        results = [like.new_empty(shape, dtype=dtype) for shape, dtype in self.results]
+        for value in values:
+            if not value.is_contiguous():
+                values, strides = self._readable(values)
+                break
+        device = values[0].device
+        results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.results]
         addresses = [value.data_ptr() for value in values]
-        key = (rows, strides, tuple([address % 16 == 0 for address in addresses]))
-        divisions = self.divisions.get(key)
-        if divisions is None:
-            divisions = self.divisions[key] = [
-                divided(self.sums[first : first + MOST_TERMS], *key, self.dtype.itemsize)
-                for first in range(0, len(self.sums), MOST_TERMS)
-            ]
+        aligned = tuple([address % 16 == 0 for address in addresses])
         wide = all(values[index].dtype == torch.float32 for index in self.statistics)
-        kernel = SumsKernel(self.dtype, wide)
+        launches = self.divisions.get((rows, strides, aligned, wide))
+        if launches is None:
+            launches = self.divisions[rows, strides, aligned, wide] = self._divided(rows, strides, aligned, wide)
         addresses += [value.data_ptr() for value in results]
-        for division in divisions:
+        for division, kernel in launches:
             words = division.words[:]
             for word, index, added in division.places:
                 words[word] = addresses[index] + added
-            self.launcher.launch(division, words, kernel, results[0].device)
+            self.launcher.launch(division, words, kernel, device)
         return results
+
+    def _divided(
+        self, rows: int, strides: tuple[int, ...], aligned: tuple[bool, ...], wide: bool
+    ) -> list[tuple[Division, SumsKernel]]:
+        """The launches for values of a layout."""
+        found = []
+        for first in range(0, len(self.sums), MOST_TERMS):
+            sums = self.sums[first : first + MOST_TERMS]
+            division = divided(sums, rows, strides, aligned, self.dtype.itemsize)
+            found.append((division, SumsKernel(self.dtype, wide, division.forms, division.terms)))
+        return found
 
     def _readable(self, values: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """The values with contiguous rows, and the elements from row to row of each."""

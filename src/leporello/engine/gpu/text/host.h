@@ -328,7 +328,7 @@ struct Rows {
 
 #define UNROLL_PARTLY
 INLINE void load_sixteen(const char *from, u32 (&bits)[4]) { memcpy(bits, from, 16); }
-INLINE float load_partial(const float *from) { return *from; }
+INLINE u32 load_partial(const float *from) { return bits_of_float(*from); }
 INLINE void load_partials(const float *from, u32 (&bits)[4]) { memcpy(bits, from, 16); }
 struct SumsMachine {
     struct Thread { float sums[8]; };
@@ -348,7 +348,7 @@ struct SumsMachine {
 #define KERNEL_OF_SUMS(Body)                                                  \
     extern "C" void run(const Given *given, long blocks, int backwards) {     \
         for (long i = 0; i < blocks; i++) {                                   \
-            std::vector<float> shared(THREADS * 8, NOT_A_NUMBER);             \
+            std::vector<float> shared(SHARED_NUMBERS, NOT_A_NUMBER);          \
             std::vector<SumsMachine::Thread> threads(THREADS);                \
             const long block = backwards ? blocks - 1 - i : i;                \
             SumsMachine m{block, shared.data(), threads};                     \

@@ -1,8 +1,9 @@
 """`Inputs`: how threads read sequences and invariants, and write sequences.
 
-Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead; other elements of sequences are loaded
-into registers one step ahead; invariants stay in registers. Addresses go on from step to step (cursors), so that none
-is computed in the loop.
+Pieces of 16 bytes are copied into a ring in shared memory, some steps ahead. Other elements of sequences are loaded
+into registers one step ahead; where they are one number for a row, such as a mask, two steps ahead, as the first
+statements of a step read it. Invariants stay in registers. Addresses go on from step to step (cursors), so that none is
+computed in the loop.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Inputs:
             elif buffer.place == "read":
                 self.fetched[buffer, space, places] = name
                 self._add_cursor(buffer, space, places)
-                self.members.append(f"{STORAGE[buffer.dtype]} {name}[{geometry.tiles}][{elements}];")
+                for one in (name, f"later_{name}") if is_row_number(buffer) else (name,):
+                    self.members.append(f"{STORAGE[buffer.dtype]} {one}[{geometry.tiles}][{elements}];")
             else:
                 rows = geometry.tiles if buffer.place == "row" else 1
                 if held + elements * rows <= MOST_HELD:
@@ -154,6 +156,11 @@ class InputWriter:
             lines.emit(f"const long next_{name} = {self.sign}batch * {buffer.count};", 1)
         lines.each(1, self._begin)
         if inputs.fetched:
+            if any(is_row_number(buffer) for buffer, _, _ in inputs.fetched):
+                lines.tiles(1)
+                self._fetch_first(2)
+                lines.emit("}", 1)
+                self.advance("read", 1, row_numbers=True)
             lines.tiles(1)
             self.fetch("0", 2)
             lines.emit("}", 1)
@@ -207,16 +214,39 @@ class InputWriter:
         lines.emit("}", depth)
 
     def fetch(self, step: str, depth: int) -> None:
-        """Loads of what a step reads of its sequences into registers."""
+        """Loads of what a step reads of its sequences into registers; of row numbers, those of the next step."""
         by_space: dict[int, list[str]] = {}
         for (buffer, space, places), name in self.inputs.fetched.items():
-            loaded = self.inputs.at_cursor(buffer, space, places)
-            if loaded is None:
-                time = f"(steps - 1 - {step})" if self.kernel.reverse else step
-                place = place_text(self.inputs.schedule, places, space)
-                loaded = f"{self.memory.pointer(buffer)}[({time} * batch + n) * {buffer.count} + {place}]"
-            text = f"t.{name}[tile][j] = live ? {loaded} : ({STORAGE[buffer.dtype]})0;"
-            by_space.setdefault(space, []).append(text)
+            texts = by_space.setdefault(space, [])
+            if is_row_number(buffer):
+                loaded = self._loaded(buffer, space, places, f"({step} + 1)")
+                texts.append(f"t.{name}[tile][j] = t.later_{name}[tile][j];")
+                texts.append(f"t.later_{name}[tile][j] = live && {step} + 1 < steps ? {loaded} : 0;")
+            else:
+                loaded = self._loaded(buffer, space, places, step)
+                texts.append(f"t.{name}[tile][j] = live ? {loaded} : ({STORAGE[buffer.dtype]})0;")
+        self._in_spaces(by_space, depth)
+
+    def _fetch_first(self, depth: int) -> None:
+        """Loads of the first step's numbers of rows."""
+        by_space: dict[int, list[str]] = {}
+        for (buffer, space, places), name in self.inputs.fetched.items():
+            if is_row_number(buffer):
+                loaded = self._loaded(buffer, space, places, "0")
+                by_space.setdefault(space, []).append(f"t.later_{name}[tile][j] = live ? {loaded} : 0;")
+        self._in_spaces(by_space, depth)
+
+    def _loaded(self, buffer: Buffer, space: int, places: Places, step: str) -> str:
+        """An element of a sequence: at a cursor, if there is one, else of a step."""
+        loaded = self.inputs.at_cursor(buffer, space, places)
+        if loaded is not None:
+            return loaded
+        time = f"(steps - 1 - {step})" if self.kernel.reverse else step
+        place = place_text(self.inputs.schedule, places, space)
+        return f"{self.memory.pointer(buffer)}[({time} * batch + n) * {buffer.count} + {place}]"
+
+    def _in_spaces(self, by_space: dict[int, list[str]], depth: int) -> None:
+        """Texts for each element of the spaces."""
 
         def loops(depth: int) -> None:
             for space, texts in by_space.items():
@@ -251,11 +281,14 @@ class InputWriter:
         """Until all but the last `later` groups of copies are there, for this thread."""
         self.lines.emit(f"m.template arrived<{later}>();", depth)
 
-    def advance(self, place: str, depth: int) -> None:
-        """The way to the next step, of what is read ("read"), written ("write"), or copied ("ring")."""
+    def advance(self, place: str, depth: int, *, row_numbers: bool = False) -> None:
+        """The way to the next step, of what is read ("read"), written ("write"), or copied ("ring").
+
+        row_numbers   of numbers of rows alone
+        """
         texts = []
         for (buffer, space, _), name in self.inputs.cursors.items():
-            if buffer.place == place:
+            if buffer.place == place and (is_row_number(buffer) or not row_numbers):
                 every = (
                     ""
                     if self.inputs._is_one(space)
@@ -272,6 +305,11 @@ class InputWriter:
                 self.lines.emit("UNROLL", depth + 1)
             self.lines.emit(text, depth + 1)
         self.lines.emit("});", depth)
+
+
+def is_row_number(buffer: Buffer) -> bool:
+    """Whether a sequence has one number for a row."""
+    return buffer.count == 1
 
 
 def from_storage(buffer: Buffer, text: str) -> str:

@@ -162,7 +162,6 @@ def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
     family = FakeTensorFamily(feature_sizes=sizes, rows=rows, lengths=lengths)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
-        attributes_unchanged(cell),
         _same_autocast(),
         _without_validation(),
         scripts_inlined(),
@@ -352,7 +351,8 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             observed(cell) as named,
             UnrecordedWrites() as writes,
         ):
-            output, after = _flat_step(cell, leaves, fakes)
+            with attributes_unchanged(cell):  # of every run: the next one must not read what this one has set
+                output, after = _flat_step(cell, leaves, fakes)
             writes.finish((output, after))
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")

@@ -110,6 +110,7 @@ def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | Non
                 cell=place_of(cell),
                 came=type(leaf).__name__,
                 expected=f"a tensor {expected}",
+                tries="tensors, or tuples, lists, dicts and named tuples of them; a number is an attribute of the cell",
             )
         if leaf.dim() == 0 or (batch is not None and leaf.shape[0] != batch):
             raise error(

@@ -109,7 +109,8 @@ def test_another_tensor_in_the_place_of_a_buffer_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "name"), [(steps.Remembers, "last"), (steps.Counts, "calls"), (steps.Appends, "seen")]
+    ("step", "name"),
+    [(steps.Remembers, "last"), (steps.Accumulates, "mem"), (steps.Counts, "calls"), (steps.Appends, "seen")],
 )
 def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, name: str) -> None:
     cell = step()
@@ -123,6 +124,21 @@ def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, 
         "lp.record",
     )
     assert vars(cell) == before
+
+
+def test_a_state_in_an_attribute_that_has_the_batch_is_refused_with_what_makes_a_cell() -> None:
+    cell = lp.Recurrent(steps.Accumulates(rows=2))
+    said(ArgumentError, lambda: cell(X), steps.line("Accumulates"), "lp.Stateful(module, names)")
+    cell.cell.mem = None
+    said(ArgumentError, lambda: cell(X), steps.line("Accumulates"), "None before the first step", "lp.Stateful")
+
+
+def test_a_sparse_tensor_that_a_step_reads_is_refused_by_name() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.sparse.mm(places, h.T).T, h
+
+    places = torch.eye(steps.HIDDEN).to_sparse()
+    said(UntraceableStep, lambda: lp.Recurrent(step)(X, STATE), "a sparse tensor, 'places'", "value.to_dense()")
 
 
 def nothing(*_: Any) -> None:

@@ -90,9 +90,10 @@ def state_names(cell: nn.Module, state: Tree) -> list[str]:
 
 def place_of(cell: nn.Module) -> str:
     """A cell for error messages: its class, file and line; a wrapper of ours names the cells it holds."""
-    if type(cell).__module__.startswith("leporello.nets."):
+    if type(cell).__module__.startswith(("leporello.nets.", "leporello.loop.")) and not isinstance(cell, FunctionCell):
         inside = ", ".join(place_of(part) for part in _parts(cell))
-        return inside if type(cell).__name__.startswith("_") else f"{type(cell).__name__} of {inside}"
+        option = type(cell).__name__.startswith("_") or type(cell).__module__.startswith("leporello.loop.")
+        return inside if option else f"{type(cell).__name__} of {inside}"
     source = cell.function if isinstance(cell, FunctionCell) else type(cell)
     name = getattr(source, "__name__", type(source).__name__)
     try:

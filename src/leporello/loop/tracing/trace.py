@@ -59,6 +59,7 @@ from leporello.loop.tracing.step_checks import (
     refuse_before,
     refuse_misplaced_rows,
     refuse_outputs,
+    refuse_sparse,
     refuse_states,
     refuse_unread_context,
 )
@@ -430,6 +431,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     _write_buffers(graph, family, traced.written, by_name, values)
     results = graph_results(graph)
     inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
+    refuse_sparse(_all(leaves), {port.name for port in inputs})
     found = {name: found.read for name, found in leaves.found.items()}
     label_values(graph, inputs, places, named)
     return Loop(

@@ -121,6 +121,8 @@ def _remedy(error: Exception, states: Named, says: str) -> str | None:
         return "bring inputs, state and parameters to one dtype: inputs.to(dtype), net.to(dtype)"
     if isinstance(error, IndexError):
         return "check the indices against the size of what they point into"
+    if "sparse" in says:
+        return "value.to_dense() where the cell is made, and the same with @: sparse tensors are not traced"
     if re.search(r"\bbatch\b", says):
         return (
             "inputs, states and contexts have the batch in front, other tensors do not have it; of a module that keeps "

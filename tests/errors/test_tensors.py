@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +41,13 @@ def reading(scale: Any) -> Callable[..., Any]:
         steps.Global(),
         reading(torch.ones(steps.HIDDEN)),
         reading(nn.Linear(steps.HIDDEN, 1)),
+        steps.LooseParameters().forward,
+        functools.partial(lambda scale, x, h: (scale * h, h), torch.ones(steps.HIDDEN)),
     ],
-    ids=["attribute", "list", "dict", "module", "parameters", "object", "global", "closure", "module in a closure"],
+    ids=[
+        *("attribute", "list", "dict", "module", "parameters", "object", "global", "closure", "module in a closure"),
+        *("method", "partial"),
+    ],
 )
 def test_a_tensor_that_the_cell_does_not_register_is_read_where_it_is(cell: Any) -> None:
     assert lp.check_gradients(lp.Recurrent(cell), X, STATE).ok

@@ -8,6 +8,7 @@ from such places decide whether its trace still holds: `modules_elsewhere`, `num
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ def _step_of(module: nn.Module) -> Any:
     """The function that a module runs as a step; None for modules of torch and of this library."""
     if isinstance(module, FunctionCell):
         return module.function
-    return None if type(module).__module__.startswith(_PACKAGES) else type(module).forward
+    return None if type(module).__module__.startswith(_PACKAGES) else inspect.getattr_static(module, "forward", None)
 
 
 def _is_number(value: Any) -> bool:

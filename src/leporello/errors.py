@@ -23,9 +23,14 @@ class LeporelloError(Exception):
         super().__init__(_text(what, self.details))
 
     def place(self, **where: str | None) -> None:
-        """Add details that say where it happened, in front of the others; one that is there already keeps its value."""
+        """Add details that say where it happened, in front of the others; one that is there already keeps its value.
+
+        What to try stays the last one.
+        """
         found = {name: value for name, value in where.items() if value is not None}
-        self.details = {**found, **self.details}
+        details = {**found, **self.details}
+        tries = {"tries": details.pop("tries")} if "tries" in details else {}
+        self.details = {**details, **tries}
         self.args = (_text(self.what, self.details),)
 
 

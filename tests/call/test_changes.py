@@ -162,6 +162,63 @@ def test_attributes_of_parts_changed_between_calls_take_effect() -> None:
     agrees_with_the_plain_loop(net, x)
 
 
+class Outer(nn.Module):
+    """A model whose method is a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.gain = nn.Dropout(0.5), 2.0
+
+    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.gain * self.drop(x + h)
+        return h, h
+
+
+class InAList(nn.Module):
+    def __init__(self, outer: Outer) -> None:
+        super().__init__()
+        self.parts = [outer]
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return self.parts[0].step(x, h)
+
+
+@pytest.mark.parametrize("kind", ["method", "closure", "list"])
+def test_modules_elsewhere_have_their_own_mode(kind: str, traces: list) -> None:
+    outer, x, h = Outer(), normal(4, 2, 3), normal(2, 3, seed=2)
+    step = {"method": outer.step, "closure": lambda x, h: outer.step(x, 1.0 * h), "list": InAList(outer)}[kind]
+    net = lp.Recurrent(step, engine="stepwise")
+    assert not torch.equal(net(x, h)[0], net(x, h)[0])
+    outer.eval()
+    close(net(x, h)[0][0], 2 * (x[0] + h))
+    assert not net.draw(x, h)
+    outer.train()
+    net(x, h)
+    assert len(traces) == 2
+
+
+GAIN = 2.0
+
+
+def test_numbers_that_a_step_names_are_read_anew(monkeypatch: pytest.MonkeyPatch, traces: list) -> None:
+    outer, shift, x, h = Outer().eval(), 1.0, normal(4, 2, 3), normal(2, 3, seed=2)
+
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return GAIN * x + shift, h
+
+    net, method = lp.Recurrent(step, engine="stepwise"), lp.Recurrent(outer.step, engine="stepwise")
+    close(net(x, h)[0], 2 * x + 1)
+    shift = 3.0
+    close(net(x, h)[0], 2 * x + 3)
+    monkeypatch.setitem(globals(), "GAIN", 5.0)
+    close(net(x, h)[0], 5 * x + 3)
+    close(net(x, h)[0], 5 * x + 3)
+    assert len(traces) == 3
+    close(method(x, h)[0][0], 2 * (x[0] + h))
+    outer.gain = 4.0
+    close(method(x, h)[0][0], 4 * (x[0] + h))
+
+
 def test_a_step_as_an_attribute_can_be_exchanged() -> None:
     """Not even an object made where the last one lay passes for it."""
 

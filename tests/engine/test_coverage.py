@@ -138,6 +138,7 @@ def test_a_refusal_names_the_operator_the_value_the_line_and_the_cell(
     why = f"the operator {operator}test_coverage.py, line {number}: {code}) is not covered by kernels"
     assert refusal.value.what == f"{why}."
     assert f"{step.__name__} (test_coverage.py, line {inspect.getsourcelines(step)[1]})" in str(refusal.value)
+    assert 'engine="auto"' in refusal.value.details["tries"]
     net.engine = "auto"
     told = " ".join(net.explain(x, h).split())
     assert "engine stepwise" in told

@@ -151,6 +151,11 @@ class AssertedSizes(Good):
         return h, h
 
 
+class Distant(Good):
+    def end(self, x: Tensor, h: Tensor) -> Any:
+        return torch.cdist(h, h).sum(1), h  # here: Distant
+
+
 class Counted(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
         return h * len(x), h  # here: Counted
@@ -274,6 +279,16 @@ class Remembers(Good):
     def end(self, x: Tensor, h: Tensor) -> Any:
         self.last = h  # here: Remembers
         return h, h
+
+
+class Accumulates(Good):
+    def __init__(self, rows: int = 1) -> None:
+        super().__init__()
+        self.mem = torch.zeros(rows, HIDDEN)
+
+    def end(self, x: Tensor, h: Tensor) -> Any:
+        self.mem = 0.5 * self.mem + h  # here: Accumulates
+        return self.mem, h
 
 
 class Counts(Good):

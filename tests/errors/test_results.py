@@ -121,6 +121,10 @@ def test_a_network_of_torch_is_no_cell() -> None:
 def test_a_cell_of_torch_returns_one_value_and_the_way_out_is_named() -> None:
     net = lp.Recurrent(nn.GRUCell(3, 4))
     said(ArgumentError, lambda: net(X, torch.zeros(2, 4)), "one value: float32 [batch, 4]", "lp.from_torch(cell)")
+    pair = torch.zeros(2, 4), torch.zeros(2, 4)
+    said(
+        StateMismatch, lambda: lp.Recurrent(nn.LSTMCell(3, 4))(X, pair), "changes its structure", "lp.from_torch(cell)"
+    )
     said(MissingState, lambda: net(X), "lp.Recurrent(lp.from_torch(cell))")
 
 

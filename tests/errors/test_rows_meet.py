@@ -23,6 +23,7 @@ MEETING: dict[str, tuple[Callable[[], Cell], str]] = {
     "if not one": (steps.Several, f"the step decides by the number of rows in the batch ({steps.line('Several')})"),
     "if one": (steps.Single, f"the step decides by the number of rows in the batch ({steps.line('Single')})"),
     "len": (steps.Counted, f"the step decides by the number of rows in the batch ({steps.line('Counted')})"),
+    "distances": (steps.Distant, f"the step decides by the number of rows in the batch ({steps.line('Distant')})"),
     "for": (steps.EachRow, "the step decides by the number of rows in the batch"),
 }
 every_meeting = pytest.mark.parametrize(("make", "reason"), MEETING.values(), ids=MEETING.keys())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -40,8 +41,13 @@ def reading(scale: Any) -> Callable[..., Any]:
         steps.Global(),
         reading(torch.ones(steps.HIDDEN)),
         reading(nn.Linear(steps.HIDDEN, 1)),
+        steps.LooseParameters().forward,
+        functools.partial(lambda scale, x, h: (scale * h, h), torch.ones(steps.HIDDEN)),
     ],
-    ids=["attribute", "list", "dict", "module", "parameters", "object", "global", "closure", "module in a closure"],
+    ids=[
+        *("attribute", "list", "dict", "module", "parameters", "object", "global", "closure", "module in a closure"),
+        *("method", "partial"),
+    ],
 )
 def test_a_tensor_that_the_cell_does_not_register_is_read_where_it_is(cell: Any) -> None:
     assert lp.check_gradients(lp.Recurrent(cell), X, STATE).ok
@@ -109,7 +115,8 @@ def test_another_tensor_in_the_place_of_a_buffer_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "name"), [(steps.Remembers, "last"), (steps.Counts, "calls"), (steps.Appends, "seen")]
+    ("step", "name"),
+    [(steps.Remembers, "last"), (steps.Accumulates, "mem"), (steps.Counts, "calls"), (steps.Appends, "seen")],
 )
 def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, name: str) -> None:
     cell = step()
@@ -123,6 +130,21 @@ def test_an_attribute_set_in_a_step_is_refused_by_name_and_put_back(step: type, 
         "lp.record",
     )
     assert vars(cell) == before
+
+
+def test_a_state_in_an_attribute_that_has_the_batch_is_refused_with_what_makes_a_cell() -> None:
+    cell = lp.Recurrent(steps.Accumulates(rows=2))
+    said(ArgumentError, lambda: cell(X), steps.line("Accumulates"), "lp.Stateful(module, names)")
+    cell.cell.mem = None
+    said(ArgumentError, lambda: cell(X), steps.line("Accumulates"), "None before the first step", "lp.Stateful")
+
+
+def test_a_sparse_tensor_that_a_step_reads_is_refused_by_name() -> None:
+    def step(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.sparse.mm(places, h.T).T, h
+
+    places = torch.eye(steps.HIDDEN).to_sparse()
+    said(UntraceableStep, lambda: lp.Recurrent(step)(X, STATE), "a sparse tensor, 'places'", "value.to_dense()")
 
 
 def nothing(*_: Any) -> None:

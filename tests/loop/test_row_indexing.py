@@ -53,6 +53,13 @@ def vectors_written(x, h):
     return m.flatten(1), m.flatten(1)
 
 
+def several_vectors_written(x, h):
+    m, rows, places = h.view(-1, 3, 2).clone(), arange(x)[:, None], h[:, :3].topk(2, 1).indices
+    m[rows, places] = x[:, None, :2]
+    m[rows, places, :1] *= 0.5
+    return m.flatten(1), m.flatten(1)
+
+
 def masked(x, h):
     h = h.clone()
     h[h > x] = 0.25
@@ -119,6 +126,7 @@ STEPS = [
     written,
     added,
     vectors_written,
+    several_vectors_written,
     masked,
     rows_masked,
     masked_by_a_tensor,

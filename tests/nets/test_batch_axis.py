@@ -52,6 +52,26 @@ def test_a_step_of_torchs_lstm_has_a_pair_of_states(engine):
     assert "state0" in net.explain(X[:, :1], state)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [(nn.LSTM, {"bidirectional": True, "proj_size": 2}), (nn.GRU, {"batch_first": True})]
+)
+def test_dropout_between_the_layers_of_torchs_modules_is_drawn_at_every_step(kind, options):
+    inner = kind(3, 4, num_layers=3, dropout=0.5, **options)
+    axis = 1 if inner.batch_first else 0
+
+    def step(x, state):
+        y, state = inner(x.unsqueeze(axis), state)
+        return y.squeeze(axis), state
+
+    net = lp.Recurrent(step, batch_axis=1)
+    state = (torch.randn(6, 5, 2), torch.randn(6, 5, 4)) if kind is nn.LSTM else torch.randn(3, 5, 4)
+    assert [draw.shape for draw in net.draw(X, state)] == [(7, 5, 1, 4), (7, 5, 1, 4)]
+    report = lp.check_gradients(net, X, state)
+    assert report.ok, report
+    inner.eval()
+    assert not net.draw(X, state)
+
+
 class Two(lp.Cell):
     """One leaf as (batch, n), another as (n, batch)."""
 

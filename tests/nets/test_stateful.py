@@ -103,6 +103,17 @@ def test_a_tensor_without_elements_says_nothing_of_how_it_begins():
     assert "pair1" in net.explain(X, begun.initial_state(2))
 
 
+def test_a_module_that_needs_a_second_argument_gets_the_context():
+    class Biased(Spiking):
+        def forward(self, x, bias):
+            return super().forward(x) + bias
+
+    net, bias = lp.Recurrent(lp.Stateful(Biased(), "mem", begin=Spiking.begin)), torch.randn(2, 5)
+    assert lp.check_gradients(net, X, context=bias).ok
+    with pytest.raises(ArgumentError, match="the step reads a context, 'bias', and the call has none"):
+        net(X)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leporello.loop.construction import ATTRIBUTE
+from leporello.loop.tracing.found_tensors import modules_elsewhere, numbers_elsewhere
 from leporello.loop.tracing.step_checks import HOOKS
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"} | {ATTRIBUTE}
@@ -19,7 +20,10 @@ IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type, torch.dtyp
 
 
 def cell_key(cell: nn.Module) -> Hashable:
-    """A value that changes with the cell's plain attributes, modes, hooks, forms of its tensors, and shared parts."""
+    """A value that changes with the cell's plain attributes, modes, hooks, forms of its tensors, and shared parts.
+
+    Of what is elsewhere the modes of modules count, and the numbers that the step itself names.
+    """
     parts: list[Any] = []
     slots: dict[int, int] = {}  # numbers of parameters, buffers and modules; aliased ones share one number
     for module in cell.modules():
@@ -33,6 +37,8 @@ def cell_key(cell: nn.Module) -> Hashable:
                     parts.append((name, *_form(tensor, slots)))
         parts.extend(slots.setdefault(id(child), len(slots)) for child in module._modules.values())
         parts.append(any(getattr(module, hooks) for hooks in HOOKS))
+    parts.extend((id(module), module.training) for module in modules_elsewhere(cell))
+    parts.extend((place.name, attribute_key(place.read())) for place in numbers_elsewhere(cell))
     return tuple(parts)
 
 
@@ -106,6 +112,10 @@ class _UnchangedWriter:
             if module._modules:
                 modules, children = self._name(module._modules), self._name(list(module._modules.values()))
                 self._require(f"list({modules}.values()) == {children}")
+        for module in modules_elsewhere(cell):
+            self._require(f"{self._name(module)}.training is {module.training}")
+        for place in numbers_elsewhere(cell):
+            self._require(f"{self._name(place.read)}() is {self._name(place.read())}")
 
     def function(self) -> Callable[[], bool]:
         body = [f"  {line}" for line in self.lines]

@@ -291,7 +291,10 @@ def prepared(
                 gradient.prepare(plan)
         except EngineRefusal as refusal:
             if engine != "auto":
-                refusal.place(cell=None if cell is None else place_of(cell))
+                refusal.place(
+                    cell=None if cell is None else place_of(cell),
+                    tries='engine="auto", which takes the fastest engine that can run it',
+                )
                 raise
             refused.append((choice.engine, refusal.what))
         else:

@@ -120,7 +120,8 @@ class Cell(Constructed, OwnNames, nn.Module):
     def __call__(self, x: Any = None, state: Any = None, *args: Any, **options: Any) -> tuple[Any, Any]:
         refuse_row(self, x, state)
         if state is None:
-            state = self.with_names(self.initial_state(batch_of(x) or 1, **_device_and_dtype(x)))
+            state = self.initial_state(batch_of(x) or 1, **_device_and_dtype(x))
+        state = self.with_names(state)
         if not may_be_sequence(x, state):
             return super().__call__(x, state, *args, **options)
         refuse_sequence(self, x, state)

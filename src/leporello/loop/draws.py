@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leporello.errors import UntraceableStep
 from leporello.loop.fake_tensors import plain_operators
+from leporello.loop.layers_apart import LayersApart
 
 aten = torch.ops.aten
 Result = TypeVar("Result")
@@ -248,6 +249,7 @@ class Drawing(TorchDispatchMode):
 
     def __enter__(self) -> Drawing:
         self.plain.enter_context(plain_operators())  # fused attention says that it draws, even where it does not
+        self.plain.enter_context(LayersApart())
         super().__enter__()
         return self
 

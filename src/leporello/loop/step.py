@@ -25,6 +25,7 @@ from leporello.loop.context import context_argument, read_context
 from leporello.loop.state import Tree, described, leaf_names, same_structure
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
+_FROM_TORCH = "lp.from_torch(cell)"
 
 
 class FunctionCell(nn.Module):
@@ -89,9 +90,10 @@ def state_names(cell: nn.Module, state: Tree) -> list[str]:
 
 def place_of(cell: nn.Module) -> str:
     """A cell for error messages: its class, file and line; a wrapper of ours names the cells it holds."""
-    if type(cell).__module__.startswith("leporello.nets."):
+    if type(cell).__module__.startswith(("leporello.nets.", "leporello.loop.")) and not isinstance(cell, FunctionCell):
         inside = ", ".join(place_of(part) for part in _parts(cell))
-        return inside if type(cell).__name__.startswith("_") else f"{type(cell).__name__} of {inside}"
+        option = type(cell).__name__.startswith("_") or type(cell).__module__.startswith("leporello.loop.")
+        return inside if option else f"{type(cell).__name__} of {inside}"
     source = cell.function if isinstance(cell, FunctionCell) else type(cell)
     name = getattr(source, "__name__", type(source).__name__)
     try:
@@ -125,7 +127,7 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             cell=place_of(cell),
             came=_counted(result),
             expected="(output, next state)",
-            tries="lp.from_torch(cell)"
+            tries=_FROM_TORCH
             if isinstance(cell, nn.RNNCellBase)
             else "end forward with `return output, state`; the state is () for a cell without one",
         )
@@ -137,7 +139,9 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
             cell=place_of(cell),
             goes_in=described(state),
             comes_out=described(after),
-            tries="return the state in the structure it came in with",
+            tries=_FROM_TORCH
+            if isinstance(cell, nn.RNNCellBase)
+            else "return the state in the structure it came in with",
         )
     return output, _with_feedback(cell, output, next_state)
 
@@ -145,8 +149,11 @@ def take(cell: nn.Module, x: Tree, state: Tree) -> tuple[Tree, Tree]:
 def _context_for(cell: nn.Module) -> tuple[Any, ...]:
     """The third argument of a step, in a tuple: the context of the call; empty where the step does not take one."""
     argument = _context_argument(cell)
-    if argument is None:
-        return ()
+    return () if argument is None else passed_context(cell, argument)
+
+
+def passed_context(cell: nn.Module, argument: inspect.Parameter) -> tuple[Any, ...]:
+    """The context of the call, in a tuple, for a step that takes it as this argument; refused where there is none."""
     context = read_context()
     if context is not None:
         return (context,)

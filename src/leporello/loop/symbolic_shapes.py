@@ -6,7 +6,7 @@ import inspect
 import sys
 import traceback
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Literal
 
 import sympy
@@ -72,9 +72,16 @@ class Shapes(ShapeEnv):
     def _get_user_frame(self) -> FrameType | None:
         frame = inspect.currentframe()  # not kept: a frame that holds itself holds its callers, and what they return
         frame = None if frame is None else frame.f_back
-        while frame is not None and frame.f_code.co_filename.startswith((*_TORCH, __file__, "<string>")):
+        while frame is not None and _stands_between(frame.f_code):
             frame = frame.f_back
         return frame
+
+
+def _stands_between(code: CodeType) -> bool:
+    """Whether it is code of torch, or of this library's modes, that the step's own code calls."""
+    if code.co_filename.startswith((*_TORCH, __file__, "<string>")):
+        return True
+    return code.co_filename.startswith(_OWN) and code.co_name in ("__torch_function__", "__torch_dispatch__")
 
 
 _TORCH = tuple(torch.__path__)

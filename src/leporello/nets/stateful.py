@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +12,16 @@ from torch import Tensor, nn
 from leporello.errors import ArgumentError, MissingState
 from leporello.loop.cell import Cell
 from leporello.loop.state import Tree, leaf_names, leaves_of, map_leaves, state_of
+from leporello.loop.step import passed_context, signature_of
+
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Stateful(Cell):
     """A cell whose state is what a module keeps in attributes from one call to the next.
 
-    module       called with the input alone; it reads the attributes and sets them anew
+    module       called with the input alone, or with the input and the context of the call where it needs a second
+                 argument; it reads the attributes and sets them anew
     attributes   their names; of a submodule with its path: "lif.mem". Each holds a tensor (batch, ...), a tuple, list
                  or dict of them
     begin        begin(module, batch) sets them to what they are before the first step. Without it they begin with zeros
@@ -54,10 +59,17 @@ class Stateful(Cell):
         before = [self._get(name) for name in self.attributes]
         try:
             self._set(self._values(state))
-            output = self.module(x)
+            output = self.module(x, *self._context())
             return output, self._tree([self._get(name) for name in self.attributes])
         finally:
             self._set(before)
+
+    def _context(self) -> tuple[Any, ...]:
+        """The second argument of the module, in a tuple: the context of the call; empty where it needs none."""
+        needed = [
+            p for p in signature_of(self.module).parameters.values() if p.default is p.empty and p.kind in _BY_PLACE
+        ]
+        return passed_context(self.module, needed[1]) if len(needed) > 1 else ()
 
     def initial_state(
         self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None

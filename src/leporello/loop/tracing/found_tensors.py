@@ -1,14 +1,17 @@
 """Tensors that a step reads and that are neither its arguments nor registered with the cell: where they are found.
 
 A plain tensor in an attribute, a parameter in a dict, a list, another object or a closure: each is an invariant, found
-by identity when the trace meets it, and read from its place again at each call.
+by identity when the trace meets it, and read from its place again at each call. Modules and numbers that a step reads
+from such places decide whether its trace still holds: `modules_elsewhere`, `numbers_elsewhere`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +33,7 @@ _TRACED = (FakeTensor, FunctionalTensor)  # what a trace computes with; the seco
 
 MAX_DEPTH = 6  # of containers and objects within each other
 
-_Key = tuple[str, Any]  # how to go one step: "attribute", "item" or "closure", and which
+_Key = tuple[str, Any]  # how to go one step, by one of `_STEPS`, and which
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ class Place:
 
 _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "attribute": lambda value, name: vars(value)[name],
+    "member": getattr,
     "item": lambda value, key: value[key],
     "closure": lambda function, index: function.__closure__[index].cell_contents,
     "global": lambda function, name: function.__globals__[name],
@@ -84,42 +88,92 @@ class Found:
 def found_in(cell: nn.Module) -> dict[int, Found]:
     """All tensors that a cell can reach and does not know as parameters or buffers, by id."""
     known = {id(tensor) for tensor in (*cell.parameters(), *cell.buffers())}
-    places: dict[int, list[Place]] = {}
-    seen: set[int] = {id(cell)}
+    places = _searched(cell).places
+    return {key: Found(tuple(found)) for key, found in places.items() if key not in known}
+
+
+def modules_elsewhere(cell: nn.Module) -> list[nn.Module]:
+    """The modules that a step may call and that the cell does not hold as its own: `train` does not reach them."""
+    held = {id(module) for module in cell.modules()}
+    return [module for key, module in _searched(cell).modules.items() if key not in held]
+
+
+def numbers_elsewhere(cell: nn.Module) -> list[Place]:
+    """Where the step itself reads plain numbers that are no attributes of the cell: globals, free variables, defaults,
+    and of a method the attributes of its object."""
+    places = []
+    for module in cell.modules():
+        step = _step_of(module)
+        method = isinstance(step, types.MethodType)
+        function: Any = step.__func__ if method else step
+        if isinstance(function, types.FunctionType):
+            places += [Place(function, *part[::2]) for part in _parts_of_function(function) if _is_number(part[1])]
+        if method and isinstance(function, types.FunctionType):
+            named = _global_names(function.__code__)
+            attributes = getattr(step.__self__, "__dict__", {})
+            own = [name for name, value in attributes.items() if name in named and _is_number(value)]
+            places += [Place(step.__self__, (("attribute", name),), name) for name in own]
+    return places
+
+
+def _step_of(module: nn.Module) -> Any:
+    """The function that a module runs as a step; None for modules of torch and of this library."""
+    if isinstance(module, FunctionCell):
+        return module.function
+    return None if type(module).__module__.startswith(_PACKAGES) else inspect.getattr_static(module, "forward", None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, _NUMBERS)
+
+
+@dataclass
+class _Search:
+    """What a cell can reach: the places of tensors by id, and modules by id."""
+
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    modules: dict[int, nn.Module] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+    def look(self, value: Any, place: Place, depth: int = 0) -> None:
+        """Add what is within a value."""
+        if isinstance(value, Tensor):
+            self.places.setdefault(id(value), []).append(place)
+            return
+        if isinstance(value, _LEAVES) or id(value) in self.seen or depth > MAX_DEPTH:
+            return
+        self.seen.add(id(value))
+        if isinstance(value, nn.Module):
+            self.modules |= {id(module): module for module in value.modules()}
+        for keys, inner, name in _parts(value, place.name):
+            self.look(inner, Place(place.root, (*place.path, *keys), name), depth + 1)
+
+
+def _searched(cell: nn.Module) -> _Search:
+    search = _Search(seen={id(cell)})
     for module_path, module in cell.named_modules():
         prefix = f"{module_path}." if module_path else ""
         for name, value in vars(module).items():
             if name not in _MANAGED_BY_TORCH:
-                start = Place(module, (("attribute", name),), f"{prefix}{name}")
-                _search(value, start, places, seen, 0)
+                search.look(value, Place(module, (("attribute", name),), f"{prefix}{name}"))
         for function in _functions_of(module):
-            _search(function, Place(function, (), ""), places, seen, 0)
-    return {key: Found(tuple(found)) for key, found in places.items() if key not in known}
+            search.look(function, Place(function, (), ""))
+    return search
 
 
 def _functions_of(module: nn.Module) -> list[Any]:
-    """The functions that a step of the module may run: its own, or the methods of its classes that are not torch's."""
+    """The functions that a step of the module may run: its own, or the methods of its classes that are the user's."""
     if isinstance(module, FunctionCell):
         return [module.function]
-    classes = [kind for kind in type(module).__mro__ if not kind.__module__.startswith(("torch.", "builtins"))]
+    classes = [kind for kind in type(module).__mro__ if not kind.__module__.startswith((*_PACKAGES, "builtins"))]
     return [value for kind in classes for value in vars(kind).values() if isinstance(value, types.FunctionType)]
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-_MANAGED_BY_TORCH = (*_TABLES, "_flat_weights", ATTRIBUTE)
-_LEAVES = (str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device, types.ModuleType)
-
-
-def _search(value: Any, place: Place, places: dict[int, list[Place]], seen: set[int], depth: int) -> None:
-    """Add the places of all tensors within a value."""
-    if isinstance(value, Tensor):
-        places.setdefault(id(value), []).append(place)
-        return
-    if isinstance(value, _LEAVES) or id(value) in seen or depth > MAX_DEPTH:
-        return
-    seen.add(id(value))
-    for keys, inner, name in _parts(value, place.name):
-        _search(inner, Place(place.root, (*place.path, *keys), name), places, seen, depth + 1)
+_MANAGED_BY_TORCH = frozenset(vars(nn.Module())) | {"_flat_weights", ATTRIBUTE}
+_PACKAGES = ("torch.", "leporello.")
+_NUMBERS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
+_LEAVES = (*_NUMBERS, type, types.ModuleType)
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[tuple[_Key, ...], Any, str]]:
@@ -129,15 +183,19 @@ def _parts(value: Any, name: str) -> Iterator[tuple[tuple[_Key, ...], Any, str]]
     elif isinstance(value, (list, tuple)):
         yield from (((("item", index),), item, f"{name}[{index}]") for index, item in enumerate(value))
     elif isinstance(value, types.FunctionType):
-        yield from _parts_of_function(value)
+        if not (value.__module__ or "").startswith(_PACKAGES):
+            yield from _parts_of_function(value)
+    elif isinstance(value, (types.MethodType, functools.partial)):
+        members = ("__self__", "__func__") if isinstance(value, types.MethodType) else ("func", "args", "keywords")
+        yield from (((("member", member),), getattr(value, member), name) for member in members)
     else:
         dotted = f"{name}." if name else ""
         for attribute, inner in getattr(value, "__dict__", {}).items():
-            if isinstance(value, nn.Module) and attribute in _TABLES:  # of a module that the cell does not know
+            if not isinstance(value, nn.Module) or attribute not in _MANAGED_BY_TORCH:
+                yield (("attribute", attribute),), inner, f"{dotted}{attribute}"
+            elif attribute in _TABLES:  # of a module that the cell does not know
                 way = ("attribute", attribute)
                 yield from (((way, ("item", key)), item, f"{dotted}{key}") for key, item in inner.items())
-            else:
-                yield (("attribute", attribute),), inner, f"{dotted}{attribute}"
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[tuple[_Key, ...], Any, str]]:

@@ -163,8 +163,6 @@ def _at_places(
         taken = write(aten.gather.default, flat, 1, place)
         return write.in_shape(taken, [write.rows, *places, *behind])
     added = len(rest) > 1 and rest[1]
-    if not added and count > 1 and rest[0].meta["val"].numel() != 1:
-        return None  # of equal places the last one counts in torch; a scatter promises no order
     put = write(aten.expand.default, rest[0], [write.rows, *places, *behind])
     put = write.in_shape(put, [write.rows, count, *behind])
     scatter = aten.scatter_add.default if added else aten.scatter.src

@@ -5,7 +5,7 @@ What does not pass is refused with an error that names the cell, the value and a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,7 @@ def refuse_batchless(cell: nn.Module, kind: str, leaves: Named, batch: int | Non
                 cell=place_of(cell),
                 came=type(leaf).__name__,
                 expected=f"a tensor {expected}",
+                tries="tensors, or tuples, lists, dicts and named tuples of them; a number is an attribute of the cell",
             )
         if leaf.dim() == 0 or (batch is not None and leaf.shape[0] != batch):
             raise error(
@@ -156,6 +157,18 @@ def _device_remedy(kind: str, away: torch.device, home: torch.device) -> str:
         here = f'net.to_empty(device="{home}"), then its parameters from a file'
         return here if away.type == "meta" else f'net.to("{home}"), or inputs.to("{away}")'
     return f'lp.to(state, "{home}")' if kind == "state" else "bring all inputs to one device"
+
+
+def refuse_sparse(leaves: Named, read: Container[str]) -> None:
+    """Refuse a step that reads a sparse tensor; `read` are the names of the leaves that it reads."""
+    for name, leaf in leaves:
+        if name in read and leaf.layout is not torch.strided:
+            raise UntraceableStep(
+                f"the step reads a sparse tensor, '{name}'.",
+                came=f"{described(leaf)}, {str(leaf.layout).removeprefix('torch.')}",
+                expected="dense tensors",
+                tries="value.to_dense() where the cell is made, and the same with @",
+            )
 
 
 def refuse_states(states: Named, after: Sequence[Tensor], before: Sequence[Tensor]) -> None:

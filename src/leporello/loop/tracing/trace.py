@@ -59,6 +59,7 @@ from leporello.loop.tracing.step_checks import (
     refuse_before,
     refuse_misplaced_rows,
     refuse_outputs,
+    refuse_sparse,
     refuse_states,
     refuse_unread_context,
 )
@@ -162,7 +163,6 @@ def _traced(cell: nn.Module, leaves: _Leaves, rows: int | None) -> Loop:
     family = FakeTensorFamily(feature_sizes=sizes, rows=rows, lengths=lengths)
     with (
         translated(cell, leaves.sequences, leaves.states, family),
-        attributes_unchanged(cell),
         _same_autocast(),
         _without_validation(),
         scripts_inlined(),
@@ -352,7 +352,8 @@ def _traced_step(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily) -> 
             observed(cell) as named,
             UnrecordedWrites() as writes,
         ):
-            output, after = _flat_step(cell, leaves, fakes)
+            with attributes_unchanged(cell):  # of every run: the next one must not read what this one has set
+                output, after = _flat_step(cell, leaves, fakes)
             writes.finish((output, after))
         output_leaves, spec = pytree.tree_flatten(output)
         names = leaf_names(output, "o")
@@ -430,6 +431,7 @@ def _loop(cell: nn.Module, leaves: _Leaves, family: FakeTensorFamily, traced: _T
     _write_buffers(graph, family, traced.written, by_name, values)
     results = graph_results(graph)
     inputs, places = _without_unread(graph, inputs, places, results[: ends[1]])
+    refuse_sparse(_all(leaves), {port.name for port in inputs})
     found = {name: found.read for name, found in leaves.found.items()}
     label_values(graph, inputs, places, named)
     return Loop(

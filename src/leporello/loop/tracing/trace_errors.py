@@ -93,7 +93,7 @@ def _as_ours(error: Exception, sequences: Named, states: Named, family: FakeTens
         inputs=_rows_text(sequences),
         state=_rows_text(states),
         says=_first_line(error, family),
-        tries=_remedy(error, states),
+        tries=_remedy(error, states, _first_line(error, family)),
     )
 
 
@@ -112,7 +112,7 @@ def _first_line(error: Exception, family: FakeTensorFamily) -> str:
     return f"{type(error).__name__}: {line}".replace("FakeTensor", "Tensor")
 
 
-def _remedy(error: Exception, states: Named) -> str | None:
+def _remedy(error: Exception, states: Named, says: str) -> str | None:
     if isinstance(error, AttributeError) and len(states) == 1 and error.name == states[0][0]:
         return f"a cell with one state gets the tensor itself: state in the place of state.{error.name}"
     if "numpy.object_" in str(error):
@@ -121,6 +121,15 @@ def _remedy(error: Exception, states: Named) -> str | None:
         return "bring inputs, state and parameters to one dtype: inputs.to(dtype), net.to(dtype)"
     if isinstance(error, IndexError):
         return "check the indices against the size of what they point into"
+    if "sparse" in says:
+        return "value.to_dense() where the cell is made, and the same with @: sparse tensors are not traced"
+    if re.search(r"\bbatch\b", says):
+        return (
+            "inputs, states and contexts have the batch in front, other tensors do not have it; of a module that keeps "
+            "its state in attributes, lp.Stateful(module, names) makes a cell"
+        )
+    if isinstance(error, TypeError) and "NoneType" in says:
+        return "of a module whose attributes are None before the first step, lp.Stateful(module, names) makes a cell"
     if isinstance(error, (RuntimeError, ValueError)):
         return "check the features of the inputs against the cell's sizes; in a step they are [batch, features]"
     return None

@@ -87,6 +87,7 @@ class CachedCall:
         self.detaches = not gradient.crossing(1)[0]
         target = next((port for port in plan.loop.inputs if port.role is Role.TARGET), None)
         self.target_form = (None, ()) if target is None else (target.dtype, target.shape)
+        self.same_form: bool | None = None  # whether the targets of these calls have it; None before the first one
         # how the plan is run
         by_reference = plan.target is None
         self.trains, self.writes = any(plan.wanted), bool(plan.loop.written)
@@ -243,8 +244,11 @@ class CachedCall:
     ) -> Extra | None:
         """What the rewrites read; None where lengths, resets, context or targets are not as they should be."""
         if forced is not None and (lengths is resets is context is forced[1] is None) and not self.reads_time:
-            targets, (dtype, features) = forced[0], self.target_form
-            if targets.dtype == dtype and targets.shape == (length, batch, *features) and targets.device == self.device:
+            targets = forced[0]
+            if self.same_form is None:
+                form = targets.dtype, tuple(targets.shape[2:]), targets.device  # part of the signature
+                self.same_form = form == (*self.target_form, self.device)
+            if self.same_form and targets.size(0) == length and targets.size(1) == batch:
                 return {TARGET: targets}  # no check or conversion is needed
         call = Call(inputs, None, length, batch, self.device, sequences=[(self.names[0], inputs)])
         call.states = list(zip(self.state_names, states, strict=True))

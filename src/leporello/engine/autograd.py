@@ -208,12 +208,13 @@ def run_backward(
     """
     wired = plan.wiring
     incoming = incoming_gradients(wired.incoming, gradients, length, batch, zeros=False)
-    for place, sequence, initial, in_place in wired.lagged:
-        if kept[place] is None:
-            assert plan.target is not None
-            how = plan.target.put_shifted, plan.target.in_place if in_place else None
-            before = Lagged(values[sequence].contiguous(), values[initial], plan.loop.reverse, *how)
-            kept = [*kept[:place], before, *kept[place + 1 :]]
+    if wired.lagged:
+        assert plan.target is not None
+        kept, (put, window) = list(kept), (plan.target.put_shifted, plan.target.in_place)
+        for place, sequence, initial, in_place in wired.lagged:
+            if kept[place] is None:
+                shifted = values[sequence].contiguous()
+                kept[place] = Lagged(shifted, values[initial], plan.loop.reverse, put, window if in_place else None)
     return run_sweep(plan.backward, length, batch, wired.backward_inputs(values, kept, incoming, weight))[0]
 
 

@@ -114,22 +114,17 @@ class RowSums:
                     spread, self.dtype.itemsize, one, other, to, m, n, strides[first], strides[second]
                 )
         packed = array("q", words)  # `total` in totals.c
-        border, later = self._later(packed, values) if LaggedWindow in map(type, values) else (0, None)
+        border, later = 0, None
+        for value, places in zip(values, self.places, strict=False):
+            if value.__class__ is LaggedWindow:
+                border, later = value.border, packed[:] if later is None else later
+                for place in places:
+                    later[place] += value.later - value.address
         threads = native.thread_count(rows * self.work)
         code, scratch = self._code(native.runtime(self.dtype), threads)
         arguments = [native.begin_of(packed), self.count, scratch, skipped, border, native.begin_of(later)]
         native.run_kernel(code, arguments, rows, 1, scratch * threads, threads, phases=2, dtype=self.dtype)
         return sums
-
-    def _later(self, words: array[int], values: Sequence[Any]) -> tuple[int, array[int]]:
-        """The border of the windows among the values that are read in place, and the words for the rows above it."""
-        border, later = 0, words[:]
-        for window, places in zip(values, self.places, strict=False):
-            if window.__class__ is LaggedWindow:
-                border = window.border
-                for place in places:
-                    later[place] += window.later - window.address
-        return border, later
 
     def _code(self, code: Any, threads: int) -> tuple[int, int]:
         key = (code, threads)

@@ -127,9 +127,13 @@ class _SweepWriter:
                     self.values.shifted(state),
                     f"{self.values.value(into)}.contiguous(), {self.values.value(state)}",
                 )
-                in_place = ", in_place" if state in self.placement.lagged else ""
-                self.text.line(f"{name} = Lagged({given}, {self.program.reverse}, put_shifted{in_place})")
-                self.text.line(f"if one: {name} = {name}.whole()")
+                given += f", {self.program.reverse}"
+                if state in self.placement.lagged:
+                    lagged = f"Lagged({given}, put_shifted, in_place)"
+                    self.text.line(f"{name} = in_place({given}) if one else {lagged}")
+                else:
+                    self.text.line(f"{name} = Lagged({given}, put_shifted)")
+                    self.text.line(f"if one: {name} = {name}[:]")
         ports = zip(self.program.inputs, self.program.split.loop.inputs, strict=True)
         for name in [self.values.value(node) for node, port in ports if port.role is Role.STATE_BEFORE]:
             self.text.line(f"if one and {name}.__class__ is Lagged: {name} = {name}.whole()")

@@ -42,8 +42,12 @@ def blocks(text: str) -> Iterator[Block]:
         )
 
 
+LONG = {"time-series.md"}  # make check-all alone runs them
+
+
 def _param(page: Path) -> Any:
-    return pytest.param(page, id=page.name, marks=[pytest.mark.kernels] if page.name in TRAINING else [])
+    marks = [pytest.mark.kernels] if page.name in TRAINING else []
+    return pytest.param(page, id=page.name, marks=[*marks, *([pytest.mark.slow] if page.name in LONG else [])])
 
 
 @pytest.mark.usefixtures("_one_thread")

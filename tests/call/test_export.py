@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import leporello as lp
 from tests.close import assert_same
-from tests.nets.twins import normal, shaken
+from tests.nets.twins import normal, shaken, thoroughly
 
 LENGTHS, RESETS = torch.tensor([6, 1, 3, 4]), torch.arange(24).reshape(6, 4) % 5 == 3
 LONGER = torch.tensor([9, 1]), torch.arange(18).reshape(9, 2) % 4 == 2
@@ -85,7 +85,7 @@ def loaded_elsewhere(*files: Path) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("strict", [False, *thoroughly(True)])
 def test_a_file_runs_in_another_process_on_other_lengths_and_batches(tmp_path: Path, strict: bool) -> None:
     files = []
     for name, make in NETS.items():

@@ -53,7 +53,11 @@ def test_a_step_of_torchs_lstm_has_a_pair_of_states(engine):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [(nn.LSTM, {"bidirectional": True, "proj_size": 2}), (nn.GRU, {"batch_first": True})]
+    ("kind", "options"),
+    [
+        pytest.param(nn.LSTM, {"bidirectional": True, "proj_size": 2}, marks=pytest.mark.slow),
+        (nn.GRU, {"batch_first": True}),
+    ],
 )
 def test_dropout_between_the_layers_of_torchs_modules_is_drawn_at_every_step(kind, options):
     inner = kind(3, 4, num_layers=3, dropout=0.5, **options)

@@ -17,7 +17,7 @@ from leporello.engine.gpu.text.cuda_emitter import FUNCTIONS_PLACE, KernelText, 
 from leporello.engine.gpu.text.memory import MARKED_SLOTS, PHASED_SLOTS
 from tests.engine.gpu.kernels import kernels_of
 from tests.gpu_on_host import SHAPES, compiled, library
-from tests.nets.twins import thoroughly
+from tests.nets.twins import quickly, thoroughly
 
 GRID = "gpu-host-grid"
 LENGTHS = (1, 2, 3, 4, 7)  # of two slots: fewer, as many, more, every slot twice, with a step left over
@@ -41,7 +41,7 @@ def networks(kind: str, dtype: torch.dtype, *engines: str) -> list[lp.Recurrent]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("dtype", quickly(TOLERANCES, torch.float32, torch.bfloat16))
 @pytest.mark.parametrize("kind", ["LSTM", *thoroughly("GRU", "PeepholeLSTM", "LayerNormLSTM")])
 def test_gradients_of_every_length(kind: str, dtype: torch.dtype, length: int) -> None:
     net, by_torch = networks(kind, dtype, GRID, "stepwise")

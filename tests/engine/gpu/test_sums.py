@@ -14,7 +14,7 @@ from leporello.engine.gpu.sums.division import BLOCKS, MOST_TERMS, Sum, divided
 from leporello.engine.gpu.sums.row_sums import NUMBERS, RowSums, SumsKernel
 from tests.engine.results import Plain, found
 from tests.gpu_on_host import HostSums
-from tests.nets.twins import thoroughly
+from tests.nets.twins import quickly, thoroughly
 
 ROWS = (1, 2, 63, 257, 1003)
 COLUMNS = (1, 3, 8, 64, 100, 264)
@@ -125,7 +125,7 @@ def test_blocks_are_added_in_the_same_order_whichever_comes_last() -> None:
 
 
 @pytest.mark.skipif(nvrtc_refusal() is not None, reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
-@pytest.mark.parametrize("architecture", ["sm_90", *thoroughly("sm_80", "sm_100")])
+@pytest.mark.parametrize("architecture", thoroughly("sm_80", "sm_90", "sm_100"))
 def test_the_kernel_compiles(architecture: str) -> None:
     for dtype, wide in product(NUMBERS, (True, False)):
         assert compile_text(SumsKernel(dtype, wide, 0x3FFF, MOST_TERMS).text("device.cuh"), architecture)
@@ -169,7 +169,7 @@ BACKWARD = {
 @pytest.mark.parametrize(
     "arguments", [{}, {"lengths": LENGTHS}, {"resets": RESETS}], ids=["plain", "lengths", "resets"]
 )
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", quickly(CELLS, "LSTM", "LayerNormLSTM"))
 def test_a_backward_sweep_has_one_launch_of_sums(name: str, arguments: dict[str, object]) -> None:
     cell, x = CELLS[name](), torch.randn(7, 4, 3)
     net = lp.Recurrent(cell, engine="gpu-host-levels")

@@ -72,7 +72,8 @@ def test_long_forced_sequences_equal_the_plain_loop(name: str, engine: str) -> N
         assert report.ok, report
     _outputs, after = net(inputs, targets=targets)
     assert torch.equal(after, targets[-1])
-    assert after.data_ptr() != targets[-1].data_ptr()
+    if engine != "reference":  # which gives what the step gives
+        assert after.data_ptr() != targets[-1].data_ptr()
 
 
 @pytest.mark.kernels

@@ -1,4 +1,4 @@
-"""How many random cells a law is tried on: LEPORELLO_CELLS over all laws together, 140 unless told."""
+"""How many random cells a law is tried on: LEPORELLO_CELLS over all laws together, 100 unless told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-CELLS = int(os.environ.get("LEPORELLO_CELLS", "140"))
+CELLS = int(os.environ.get("LEPORELLO_CELLS", "100"))
 
 
 def cells(share: float, least: int = 4) -> settings:

@@ -277,6 +277,7 @@ def test_threads_in_a_team_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
+@pytest.mark.kernels
 @pytest.mark.parametrize(("weights", "times"), [("int8", 2.0), ("bfloat16", 1.3)])
 def test_a_step_of_one_row_is_faster(weights: Any, times: float) -> None:
     """The matrix is read from memory: a quarter or half of the bytes. Best of rounds side by side, on any machine."""
